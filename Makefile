@@ -106,7 +106,7 @@ $(STAMP): Makefile pyproject.toml constraints.txt $(PLUGINS:=/pyproject.toml)
 	@# built with what is here: an environment of its own for each of them would take longer than all else
 	@$(INSTALL) -c constraints.txt hatchling editables setuptools
 	@$(INSTALL) -c constraints.txt --no-build-isolation \
-	  -e ".[train,board,ray,test,dev]" $(patsubst %,-e %,$(filter-out $(BARE),$(PLUGINS)))
+	  -e ".[train,quantized,board,ray,test,dev]" $(patsubst %,-e %,$(filter-out $(BARE),$(PLUGINS)))
 	@$(INSTALL) --no-deps --no-build-isolation -e $(BARE)
 	.venv/bin/python -m mmrl.compute.torchvision --install-pth
 	@touch $@

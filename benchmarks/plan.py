@@ -128,7 +128,7 @@ def measured(
     stage = config.stages[0]
     assert isinstance(stage, RlStage)
     collector = ConversationCollector(policy, LocalGenerator(policy, config.generate.batch_size))
-    learner = Learner(policy, stage, load_algorithm("grpo", {}), checkpointed=args.checkpointing)
+    learner = Learner(policy, stage, load_algorithm("grpo", {}), train=config.train)
     times: dict[str, list[float]] = {}
     memory: dict[str, float] = {}
     for step in range(args.steps + 1):

@@ -57,7 +57,9 @@ def _row(compute: Any, device: str) -> Row:
         place = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{os.path.basename(place.filename)}:{place.lineno}"
         text = str(error).strip().splitlines() or [""]
-        state = "skipped" if isinstance(error, UserError) and ": install " in text[0] else "error"
+        state = (
+            "skipped" if isinstance(error, UserError) and (": install " in text[0] or ": pip install " in text[0]) else "error"
+        )
         return {"state": state, "why": f"{type(error).__name__}: {text[0][:300]} ({where})"}
     apart = {what: {"by": float(f"{by:.3g}"), "allowed": float(f"{most:.3g}")} for what, (by, most) in found.items()}
     beyond = [what for what, (by, most) in found.items() if not by <= most]

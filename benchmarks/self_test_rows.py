@@ -314,6 +314,7 @@ def _acting(*stages: dict[str, Any], **options: Any) -> Callable[[str], Measured
     return _stages(*stages, policy=VLA | {"options": {**VLA["options"], **options}}, tasks=[TABLE])
 
 
+OFFLOAD = {"threads": 1, "gradient_checkpointing": True, "offload_activations": True, "offload_optimizer": True}
 RUNS: dict[str, Callable[[str], Measured]] = {
     "GRPO": _stages(GRPO),
     "SFT": _stages(SFT),
@@ -329,6 +330,10 @@ RUNS: dict[str, Callable[[str], Measured]] = {
         {**GRPO, "epochs": 2, "minibatches": 2, "entropy_coef": 0.01, "importance_sampling": "truncate"}
     ),
     "gradient checkpointing": _stages(GRPO, train={"threads": 1, "gradient_checkpointing": True}),
+    "offload, bfloat16": partial(run, {"stages": [GRPO], "policy": {"dtype": "bfloat16"}, "train": OFFLOAD}, bf16=True),
+    "8-bit AdamW": _stages({**SFT, "optimizer": "adamw_8bit"}),
+    "8-bit AdamW, paged": _stages({**SFT, "optimizer": "paged_adamw_8bit"}),
+    "LoRA over 4 bits": _stages(SFT, GRPO, policy={"lora": {"rank": 4, "nf4": ["language", "vision"]}}),
     "small micro-batches": _stages(GRPO, train={"threads": 1, "micro_batch_tokens": 64}),
     "bfloat16": partial(run, {"stages": [GRPO], "policy": {"dtype": "bfloat16"}}, bf16=True),
     "muon, EMA": _stages({**SFT, "optimizer": "muon", "ema_decay": 0.9}),

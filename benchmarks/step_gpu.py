@@ -41,7 +41,7 @@ import torch
 from machine import keep, machine, profiled
 from mmrl.algorithms.presets import load_algorithm
 from mmrl.api.types import Prompt, user_message
-from mmrl.config.sections import RlStage
+from mmrl.config.sections import RlStage, TrainConfig
 from mmrl.policies.batches import Credit
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.rollout.generate.local import LocalGenerator
@@ -102,7 +102,9 @@ class Step:
         self.prompts = prompts_of(policy, args.prompts, args.pixels, args.prompt_tokens)
         self.collector = ConversationCollector(policy, LocalGenerator(policy, args.at_once or args.prompts * args.group))
         stage = RlStage(kind="rl", steps=99, learning_rate=1e-6)
-        self.learner = Learner(policy, stage, load_algorithm("grpo", {}), checkpointed=not args.no_checkpointing)
+        self.learner = Learner(
+            policy, stage, load_algorithm("grpo", {}), train=TrainConfig(gradient_checkpointing=not args.no_checkpointing)
+        )
         self.inputs: list[Any] = []
         self.gap = 0.0
         self.peaks: dict[str, int] = {}

@@ -26,7 +26,7 @@ from mmrl.algorithms.presets import load_algorithm
 from mmrl.algorithms.signals import Signals
 from mmrl.api.simulators.types import Simulation
 from mmrl.api.types import Prompt, Score
-from mmrl.config.sections import CriticConfig, LoraConfig, PolicyConfig, RlStage, SimulateConfig
+from mmrl.config.sections import CriticConfig, LoraConfig, PolicyConfig, RlStage, SimulateConfig, TrainConfig
 from mmrl.policies.acting.vla import VLA
 from mmrl.policies.critic import Critic
 from mmrl.rollout.generate.sampling import SamplingParams
@@ -61,7 +61,9 @@ class Step:
         )
         self.algorithm = load_algorithm("ppo", {"gamma": 0.99})
         critic = Critic(self.policy, CriticConfig(hidden_sizes=[512, 128]), 0, args.chunk)
-        self.learner = Learner(self.policy, self.stage, self.algorithm, critic=critic, checkpointed=args.size != "tiny")
+        self.learner = Learner(
+            self.policy, self.stage, self.algorithm, critic=critic, train=TrainConfig(gradient_checkpointing=args.size != "tiny")
+        )
         simulation = {"terminate_on_success": False, "options": {"size": args.pixels, "task": "put-on"}}
         task: Any = Episodes(max_steps=args.episode, **simulation)
         simulate = SimulateConfig(num_envs=args.environments, lanes=args.lanes)

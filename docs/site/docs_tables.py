@@ -29,7 +29,7 @@ PINNED = {
     "tests/support/constraints-lerobot.txt": ("lerobot",),
 }
 """File of versions -> those of its packages that a reader asks for."""
-EXTRAS = ("train", "board", "ray", "vllm", "mathematics", "endpoint", "wandb", "trackio", "mlflow")
+EXTRAS = ("train", "quantized", "board", "ray", "vllm", "mathematics", "endpoint", "wandb", "trackio", "mlflow")
 GPUS = ("rtx-4090", "a100", "h100", "h200")
 RUN: dict[str, Any] = {
     "name": "size",
@@ -39,7 +39,17 @@ RUN: dict[str, Any] = {
     "train": {"gradient_checkpointing": True},
 }
 POLICY = {"dtype": "bfloat16", "max_pixels": 401408}
-HOW: tuple[tuple[str, dict[str, Any]], ...] = (("LoRA of rank 32", {"lora": {"rank": 32, "alpha": 64.0}}), ("all weights", {}))
+LORA: dict[str, Any] = {"rank": 32, "alpha": 64.0}
+WHOLE = {"compute": {"weights": "replicated"}}
+HOW: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("LoRA of rank 32 over 4 bits", {**WHOLE, "policy": {"lora": {**LORA, "nf4": ["language"]}}}),
+    ("LoRA of rank 32", {"policy": {"lora": LORA}}),
+    (
+        "all weights, 8-bit AdamW, offloaded",
+        {**WHOLE, "stages": {"optimizer": "adamw_8bit"}, "train": {"offload_optimizer": True}},
+    ),
+    ("all weights", {}),
+)
 COUNTS = (1, 2, 4, 8)
 
 
@@ -81,8 +91,10 @@ def sizes() -> str:
         "|---|---|---|" + "---|" * len(GPUS),
     ]
     for model in PUBLISHED:
-        for how, policy in HOW:
-            values = {**RUN, "policy": {"model": f"{model}-Instruct", **POLICY, **policy}}
+        for how, changes in HOW:
+            policy = {"model": f"{model}-Instruct", **POLICY, **changes.get("policy", {})}
+            stages, train = [{**RUN["stages"][0], **changes.get("stages", {})}], {**RUN["train"], **changes.get("train", {})}
+            values = {**RUN, "policy": policy, "stages": stages, "train": train, "compute": changes.get("compute", {})}
             config = with_algorithm_defaults(parse_config(values))
             found = []
             for gpu in GPUS:

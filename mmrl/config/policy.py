@@ -21,6 +21,8 @@ class LoraConfig(Section):
     """The adapters' output is scaled by alpha / rank."""
     target_modules: Annotated[list[str], Field(min_length=1)] = ["language"]
     """Linear layers that get an adapter: `vision`, `projector`, `language`, or patterns of their names, such as `*.q_proj`."""
+    nf4: list[str] = []
+    """Linear layers whose frozen weights are kept in 4 bits (Dettmers et al., QLoRA), named in the same way."""
 
 
 class VideoConfig(Section):

@@ -233,8 +233,19 @@ class TrainConfig(Section):
     models that don't support it are refused; `per-completion`: each completion has its own copy of the prompt."""
     gradient_checkpointing: bool = False
     """Compute activations again in the backward pass instead of storing them: less memory, about a third more time."""
+    offload_activations: bool = False
+    """With `gradient_checkpointing`, keep what goes into each layer in the host's memory until the backward pass."""
+    offload_optimizer: bool = False
+    """Keep the optimiser's running means and bfloat16 weights' float32 masters in the host's memory, but for those of the weights
+    that are being stepped."""
     threads: Annotated[int, Field(ge=0, le=1024)] = 0
     """CPU threads of torch; 0: torch's default."""
+
+    @model_validator(mode="after")
+    def _inputs_of_layers_are_kept(self) -> TrainConfig:
+        if self.offload_activations and not self.gradient_checkpointing:
+            raise ValueError("offload_activations moves what goes into checkpointed layers: set gradient_checkpointing = true")
+        return self
 
 
 class CheckpointConfig(Section):

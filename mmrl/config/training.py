@@ -8,6 +8,8 @@ from pydantic import Field, model_validator
 
 from mmrl.config.values import Count, Limit, Positive, Rate, Real, Section, Share, Weight
 
+EIGHT_BIT = ("adamw_8bit", "paged_adamw_8bit")
+"""Optimisers with 8-bit states."""
 PARTS = ("vision", "projector", "language", "head", "value")
 """The parts of a model's weights; see `mmrl.config.parts`."""
 
@@ -79,9 +81,10 @@ class Training(Section):
     """Order of the prompts: shuffled in each epoch, or by their `meta["difficulty"]`, the lowest first."""
     select: SelectConfig | None = None
     """Train on some of the split's prompts, chosen by their scores in an earlier evaluation."""
-    optimizer: Literal["adamw", "adam", "sgd", "rmsprop", "adafactor", "muon"] = "adamw"
+    optimizer: Literal["adamw", "adam", "sgd", "rmsprop", "adafactor", "muon", "adamw_8bit", "paged_adamw_8bit"] = "adamw"
     """torch's optimiser; `sgd` has momentum `beta1`. `muon` updates the matrices of hidden layers, and AdamW all other
-    weights."""
+    weights. `adamw_8bit` is bitsandbytes' AdamW, whose running means have 8 bits, those of embeddings 32; with
+    `paged_adamw_8bit` a GPU that is full moves them to the host's memory."""
     learning_rate: Rate = 1e-6
     """Learning rate after the warm-up."""
     beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9

@@ -13,12 +13,14 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
 
 @contextlib.contextmanager
-def gradient_checkpointing(model: torch.nn.Module, on: bool = True) -> Iterator[None]:
-    """Forward passes inside store only the inputs of each layer; their backward pass may be inside or after.
+def gradient_checkpointing(model: torch.nn.Module, on: bool = True, offload: bool = False) -> Iterator[None]:
+    """Forward passes inside store only the inputs of each layer; their backward pass may be inside or after. offload: store them
+    in the host's memory.
 
     Passes without gradients are unchanged, and so are those with a cache, unless the cache is `repeatable`: it gives a layer that
     is recomputed the same values again.
@@ -28,7 +30,7 @@ def gradient_checkpointing(model: torch.nn.Module, on: bool = True) -> Iterator[
     layers = [m for m in model.modules() if isinstance(m, GradientCheckpointingLayer)] if on else []
     before = [vars(layer).get("forward") for layer in layers]
     for layer in layers:
-        layer.forward = partial(_again, layer.forward)
+        layer.forward = partial(_again, layer.forward, offload)
     try:
         yield
     finally:
@@ -39,10 +41,23 @@ def gradient_checkpointing(model: torch.nn.Module, on: bool = True) -> Iterator[
                 layer.forward = forward
 
 
-def _again(forward: Callable, *args: Any, **kwargs: Any) -> Any:
+def _again(forward: Callable, offload: bool, *args: Any, **kwargs: Any) -> Any:
     caches = [kwargs[k] for k in ("past_key_values", "layer_past") if kwargs.get(k) is not None]
     if not torch.is_grad_enabled() or not all(getattr(cache, "repeatable", False) for cache in caches):
         return forward(*args, **kwargs)
     # nothing in evaluation mode is random; the layout of packed rows is a variable of the context
     again = partial(copy_context().run, partial(forward, **kwargs))
-    return checkpoint(again, *args, use_reentrant=False, preserve_rng_state=False)
+    with saved_tensors_hooks(_to_host, _to_device) if offload else contextlib.nullcontext():
+        return checkpoint(again, *args, use_reentrant=False, preserve_rng_state=False)
+
+
+def _to_host(saved: torch.Tensor) -> tuple[torch.device, torch.Tensor]:
+    """A copy in the host's memory, pinned beside a GPU, so that Python goes on meanwhile. Copies both ways are in the order of
+    the device's work."""
+    host = torch.empty_like(saved, device="cpu", pin_memory=saved.is_cuda)
+    return saved.device, host.copy_(saved.detach(), non_blocking=True)
+
+
+def _to_device(kept: tuple[torch.device, torch.Tensor]) -> torch.Tensor:
+    device, host = kept
+    return host.to(device, non_blocking=True)

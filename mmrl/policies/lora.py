@@ -17,8 +17,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from mmrl.api.errors import UserError, shorten
+from mmrl.compute.bitsandbytes import quiet
 from mmrl.config.parts import matches
 from mmrl.config.sections import PARTS, LoraConfig
+from mmrl.policies.nf4 import NF4Linear, dequantise, nf4_layers, quantise
 from mmrl.policies.shard import model_state_dict
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -31,11 +33,17 @@ def target_modules(model: torch.nn.Module, match: Iterable[str]) -> list[str]:
     return [
         name
         for name, module in model.named_modules()
-        if isinstance(module, torch.nn.Linear)
-        and type(module).forward is torch.nn.Linear.forward
-        and f"{name}.weight" in own
-        and any(matches(m, name) for m in match)
+        if isinstance(module, NF4Linear)
+        or (isinstance(module, torch.nn.Linear) and type(module).forward is torch.nn.Linear.forward and f"{name}.weight" in own)
+        if any(matches(m, name) for m in match)
     ]
+
+
+def quantised_layers(model: Any, match: Iterable[str]) -> list[str]:
+    """Names of the linear layers that these parts or patterns match, without the head: it is computed for few tokens at a time,
+    each time with all its weights."""
+    head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+    return [name for name in target_modules(model, match) if model.get_submodule(name) is not head]
 
 
 def refuse_parts_without_layers(model: Any, match: Iterable[str]) -> None:
@@ -50,11 +58,13 @@ def refuse_parts_without_layers(model: Any, match: Iterable[str]) -> None:
             )
 
 
-def add_adapters(model: Any, config: LoraConfig, seed: int) -> None:
+def add_adapters(model: Any, config: LoraConfig, seed: int, device: torch.device | None = None) -> None:
     """Add float32 adapters that change nothing yet to the layers that `config.target_modules` matches, and freeze all else. The
-    same seed gives the same adapters. Raises UserError if no layer matches, or none of a part."""
-    import peft
-    from peft.tuners.tuners_utils import cast_adapter_dtype
+    same seed gives the same adapters. Before, the layers that `config.nf4` matches are quantised, on the device. Raises UserError
+    if no layer matches, or none of a part."""
+    with quiet():
+        import peft
+        from peft.tuners.tuners_utils import cast_adapter_dtype
 
     refuse_parts_without_layers(model, config.target_modules)
     found = target_modules(model, config.target_modules)
@@ -62,6 +72,7 @@ def add_adapters(model: Any, config: LoraConfig, seed: int) -> None:
         raise UserError(
             f"policy.lora.target_modules = {config.target_modules} matches no linear layer: use vision, projector or language"
         )
+    quantise(model, quantised_layers(model, config.nf4), device or torch.device("cpu"))
     settings = peft.LoraConfig(r=config.rank, lora_alpha=config.alpha, target_modules=found, lora_dropout=0.0)  # type: ignore[arg-type]
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)  # not torch.manual_seed, which also seeds every GPU
@@ -91,13 +102,18 @@ def merged_weights(
     model: torch.nn.Module, wanted: Callable[[str], bool] = lambda name: True
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """The weights of an equivalent model without adapters, by that model's names. wanted: selects names."""
-    layers = dict(_layers(model))
+    layers, packed = dict(_layers(model)), dict(nf4_layers(model))
     for name, value in model_state_dict(model).items():
-        owner, _, own = name.partition(".base_layer.")
-        plain = f"{owner}.{own}" if own else name
-        if is_adapter(name) or not wanted(plain):
+        holder, _, own = name.rpartition(".")
+        if (quantised := packed.get(holder)) and own == "packed":
+            name, own = f"{holder}.weight", "weight"
+        owner = holder.removesuffix(".base_layer")
+        plain = f"{owner}.{own}" if owner else own
+        if is_adapter(name) or (quantised and own in quantised._buffers) or not wanted(plain):
             continue
-        if own == "weight":
+        if quantised and own == "weight":
+            value = quantised.weight
+        if own == "weight" and owner != holder:
             value = value + layers[owner].get_delta_weight("default").to(value.dtype)
         yield plain, value
 
@@ -157,7 +173,8 @@ def _settings(folder: Path) -> dict[str, Any]:
 
 def merge_saved_adapters(model: Any, folder: Path) -> None:
     """Merge a folder's adapters into the weights of the model they belong to."""
-    import peft
+    with quiet():
+        import peft
 
     try:
         peft.inject_adapter_in_model(peft.LoraConfig.from_pretrained(str(folder)), model)
@@ -177,7 +194,8 @@ def merged_copy(model: Any) -> Any:
 
 
 def merge(model: Any) -> None:
-    """Work the adapters of a model into its weights, in place; afterwards it has none."""
+    """Work the adapters of a model into its weights, in place; afterwards it has none, and no weights in 4 bits."""
+    dequantise(model)
     for name, layer in list(_layers(model)):
         layer.merge()
         model.set_submodule(name, layer.get_base_layer())

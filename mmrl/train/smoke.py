@@ -39,6 +39,7 @@ def smoke(config: RunConfig) -> RunConfig:
             data["policy"]["lora"]["target_modules"] = [m for m in config.policy.lora.target_modules if m in PARTS] or [
                 "language"
             ]
+            data["policy"]["lora"]["nf4"] = [m for m in config.policy.lora.nf4 if m in PARTS]
     largest = min(config.policy.max_pixels or SMOKE_PIXELS, SMOKE_PIXELS)
     if takes_small_pictures(data["policy"]["model"]):
         data["policy"] |= {"max_pixels": largest, "min_pixels": min(config.policy.min_pixels or 3136, 3136, largest)}

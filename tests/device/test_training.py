@@ -71,3 +71,16 @@ def test_training_has_the_figures_of_the_cpu(device, tmp_path, name):
     here = figures(tmp_path / "here", "cpu", CASES[name])
     assert there == pytest.approx(here, abs=EXACT, rel=EXACT)
     assert any(value for (_, what, *_), value in there.items() if what == "grad_norm"), "nothing was learned"
+
+
+def test_what_is_offloaded_goes_to_pinned_memory_and_changes_no_bit(device, tmp_path):
+    """In bfloat16, where masters are offloaded too."""
+    found = []
+    for offload in (False, True):
+        case = {
+            "policy": {"model": MODEL, "dtype": "bfloat16"},
+            "stages": [{**SFT, "steps": 2, "ema_decay": 0.5}],
+            "train": {"gradient_checkpointing": True, "offload_activations": offload, "offload_optimizer": offload, "threads": 1},
+        }
+        found.append(figures(tmp_path / str(offload), "cuda", case))
+    assert found[0] == found[1] and found[0]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from mmrl.config.compute import ComputeConfig
+from mmrl.config.policy import LoraConfig
 from mmrl.config.sections import GenerateConfig, TaskConfig
 from mmrl.config.stages import CriticConfig, CurriculumConfig, EntropyConfig, ImitationConfig, ReweightConfig, RlStage, SftStage
 from mmrl.registry import plugins
@@ -18,7 +19,7 @@ WORDS = ("whole", "in part", "not yet", "not possible here")
 ROWS = [[cell.strip() for cell in line.strip("|").split("|")] for line in re.findall(r"^\| .*\|$", PAGE, re.MULTILINE)]
 ROWS = [row for row in ROWS if row[1] != "here"]
 RECIPES = {path.stem for path in (ROOT / "configs" / "recipes").glob("*.toml")}
-KEYS = {key for kind in (RlStage, SftStage, GenerateConfig, TaskConfig, ComputeConfig) for key in kind.model_fields}
+KEYS = {key for kind in (RlStage, SftStage, GenerateConfig, TaskConfig, ComputeConfig, LoraConfig) for key in kind.model_fields}
 
 
 def named(row):
@@ -42,7 +43,7 @@ def test_what_a_row_names_is_there():
             there = name in RECIPES or any(name in specs for specs in kinds) or (value and key in KEYS)
             assert there, f"{row[0]}: {name} is no recipe, no algorithm, verifier or task and no key of a run file"
             if value and key not in ("imitation", "critic", "entropy_control", "curriculum", "reweight"):
-                kind = next(k for k in (RlStage, SftStage, GenerateConfig, ComputeConfig) if key in k.model_fields)
+                kind = next(k for k in (RlStage, SftStage, GenerateConfig, ComputeConfig, LoraConfig) if key in k.model_fields)
                 of_stage = {RlStage: {"kind": "rl", "steps": 1}, SftStage: {"kind": "sft", "steps": 1}}
                 kind(**of_stage.get(kind, {}), **{key: tomllib.loads(f"x = {value}")["x"]})
     (

@@ -39,10 +39,12 @@ from mmrl.api.errors import UserError
 from mmrl.config.load import parse_config
 from mmrl.config.parts import part_of
 from mmrl.config.sections import STAGES, RunConfig
+from mmrl.policies import gradient_checkpointing
 from mmrl.policies.vlm import coordinate_formats, tiny
 from mmrl.rollout.generate.local import LocalGenerator
 from mmrl.rollout.turns import ConversationCollector
 from mmrl.train.update.learner import Learner
+from mmrl.train.update.offload import Offload
 
 MODEL = "tiny:qwen2_5_vl:hidden=32,layers=1"
 MORE = '''
@@ -260,6 +262,8 @@ class Ran:
     """Of each lane: the environments in which episodes began, at each time."""
     kept: int = 0
     """Bytes that backward passes found in memory."""
+    in_host: int = 0
+    """Tensors that were moved to the host's memory."""
     sdpa: int = 0
     threads: set[int] = field(default_factory=set)
 
@@ -409,6 +413,16 @@ def watch(m, found):
     )
     lane = mmrl.rollout.simulators.lockstep.make_lane
     worker, attention = mmrl.judge.Worker, torch.nn.functional.scaled_dot_product_attention
+
+    def counted(function):
+        def moved(*args):
+            found.in_host += 1
+            return function(*args)
+
+        return moved
+
+    m.setattr(gradient_checkpointing, "_to_host", counted(gradient_checkpointing._to_host))
+    m.setattr(Offload, "leave", counted(Offload.leave))
 
     def loaded(*args):
         found.policy = load(*args)
@@ -756,7 +770,7 @@ def of_training(kind):
             why="all are as likely",
         ),
         "optimizer": Effect(
-            to=["adam", "sgd", "rmsprop", "adafactor", "muon"],
+            to=["adam", "sgd", "rmsprop", "adafactor", "muon", "adamw_8bit", "paged_adamw_8bit"],
             each=True,
             seen=learns,
             also={S + "weight_decay": 0.1},
@@ -1716,6 +1730,12 @@ ENTRIES = {
     "policy.lora.target_modules": Effect(
         to=["vision"], also=LORA, seen=both(lambda r: r.moved, {"language"}, {"vision"}), why="other layers"
     ),
+    "policy.lora.nf4": Effect(
+        to=["language"],
+        also=LORA,
+        seen=both(lambda r: {p.dtype for p in r.policy.model.parameters()}, {torch.float32}, {torch.float32, torch.uint8}),
+        why="weights of two in a byte",
+    ),
     # tasks
     "tasks.id": Effect(
         to="extras/ranked", seen=lambda a, b: {r["task"] for r in b.rollouts} == {"extras/ranked"}, why="other prompts"
@@ -1919,6 +1939,18 @@ ENTRIES = {
         also=SGD,
         seen=lambda a, b: b.kept < 0.9 * a.kept and same(a, b) and a.steps == b.steps,
         why="less is kept for the backward pass, and the very same result",
+    ),
+    "train.offload_activations": Effect(
+        to=True,
+        also=SGD | {"train.gradient_checkpointing": True},
+        seen=lambda a, b: same(a, b) and a.steps == b.steps and b.in_host > a.in_host == 0,
+        why="copies are kept for the backward pass, and the very same result",
+    ),
+    "train.offload_optimizer": Effect(
+        to=True,
+        also=SGD | {"policy.dtype": "bfloat16"},
+        seen=lambda a, b: same(a, b) and a.steps == b.steps and b.in_host > a.in_host == 0,
+        why="masters have no storage between steps, and the very same result",
     ),
     "train.threads": Effect(
         to=2,

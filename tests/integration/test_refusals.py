@@ -1,5 +1,6 @@
 """What can't be right is refused when the run file is read: one line with what, where and what to do, and nothing was loaded."""
 
+import importlib.util
 import itertools
 import math
 import types
@@ -78,6 +79,30 @@ REFUSED = {
     "adafactor on spread weights": (
         {"compute": {"learners": 2}, **stage(optimizer="adafactor")},
         r'stages\.0\.optimizer = "adafactor" doesn\'t support weights sharded over compute\.learners = 2: .* "replicated"',
+    ),
+    "8-bit states on spread weights": (
+        {"compute": {"learners": 2}, **stage(optimizer="paged_adamw_8bit")},
+        r'stages\.0\.optimizer = "paged_adamw_8bit" doesn\'t support weights sharded over compute\.learners = 2: .* "replicated"',
+    ),
+    "4 bits of spread weights": (
+        {"policy": {**LORA, "lora": {"nf4": ["language"]}}, "compute": {"learners": 2}},
+        r'policy\.lora\.nf4 doesn\'t support weights sharded over compute\.learners = 2: set compute\.weights = "replicated"',
+    ),
+    "4 bits of nothing": (
+        {"policy": {**LORA, "lora": {"nf4": ["head"]}}},
+        r'policy\.lora\.nf4: "head" matches nothing, as this model\'s head is tied to its embeddings',
+    ),
+    "4 bits of layers that aren't called": (
+        {"policy": {"kind": "pi0", "model": "tiny:pi0", "lora": {"nf4": ["language"]}}},
+        r"policy\.lora\.nf4 is for policies of kind vlm or vla, not 'pi0': leave it out",
+    ),
+    "an optimiser that is spread and in the host": (
+        {"compute": {"learners": 2}, "train": {"offload_optimizer": True}},
+        r"train\.offload_optimizer doesn't support weights sharded over compute\.learners = 2, which spread the optimiser",
+    ),
+    "offload without checkpointing": (
+        {"train": {"offload_activations": True}},
+        r"'train': offload_activations moves what goes into checkpointed layers: set gradient_checkpointing = true",
     ),
     "engines that are not there": (
         {"compute": {"engines": 3}},
@@ -784,6 +809,16 @@ def test_the_command_line_says_it_in_one_line(fault, switch, tmp_path, nothing_l
     with pytest.raises(UserError, match=message):
         raise UserError(lines[0])
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("switch", [[], ["--dry-run"], ["--smoke"]])
+def test_bitsandbytes_is_missed_before_anything_is_loaded(switch, tmp_path, nothing_loads, monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == "bitsandbytes" else find(name, *more))
+    sections = stage(optimizer="adamw_8bit")
+    done = CliRunner().invoke(main, ["train", written(tmp_path, sections), *switch])
+    assert done.exit_code == 2 and not (tmp_path / "runs").exists()
+    assert 'stages.0.optimizer = "adamw_8bit" needs bitsandbytes, which is not installed: pip install "multim' in done.stderr
 
 
 @pytest.mark.parametrize("switch", [[], ["--dry-run"]])

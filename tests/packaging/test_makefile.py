@@ -15,7 +15,8 @@ from type_parameters import rewritten
 ROOT = Path(__file__).parents[2]
 MAKE = shutil.which("make")
 INSTALLER = "tests/support/install.py"
-INSTALL = f"{INSTALLER} .venv/bin/python -c constraints.txt --no-build-isolation -e .[train,board,ray,test,dev] -e plugins/flags"
+EXTRAS = "train,quantized,board,ray,test,dev"
+INSTALL = f"{INSTALLER} .venv/bin/python -c constraints.txt --no-build-isolation -e .[{EXTRAS}] -e plugins/flags"
 BARE = f"{INSTALLER} .venv/bin/python --no-deps --no-build-isolation -e sims/maniskill"
 
 pytestmark = pytest.mark.skipif(MAKE is None, reason="make is not installed")

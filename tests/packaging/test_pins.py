@@ -39,11 +39,13 @@ def version(name: str) -> str:
 
 def test_make_setup_installs_every_extra_that_the_pins_are_for():
     installed = re.search(r"-e \"\.\[(.+)\]\"", (ROOT / "Makefile").read_text())[1].split(",")
-    assert installed == ["train", "board", "ray", "test", "dev"]
+    assert installed == ["train", "quantized", "board", "ray", "test", "dev"]
     assert set(installed) <= set(EXTRAS)
 
 
-@pytest.mark.parametrize("extra", ["core", "train", "mathematics", "pictures", "board", "ray", "test", "dev", *PLUGINS])
+@pytest.mark.parametrize(
+    "extra", ["core", "train", "quantized", "mathematics", "pictures", "board", "ray", "test", "dev", *PLUGINS]
+)
 def test_what_is_asked_for_is_pinned_within_its_range(extra):
     """ManiSkill's pins stand beside it, see below."""
     ours = PLUGINS[extra]["dependencies"] if extra in PLUGINS else EXTRAS.get(extra, PROJECT["dependencies"])

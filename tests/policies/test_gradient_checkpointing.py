@@ -6,6 +6,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 import vlm_cases as cases
 from mmrl.config.sections import LoraConfig, PolicyConfig
+from mmrl.policies import gradient_checkpointing as checkpointing
 from mmrl.policies.batches import Credit
 from mmrl.policies.gradient_checkpointing import gradient_checkpointing
 from mmrl.policies.lora import disable_adapters
@@ -43,6 +44,30 @@ def measure(vlm, made, on, backward_inside=True):
     gradient = torch.cat([p.grad.flatten() for _, p in vlm.parameters() if p.grad is not None])
     vlm.model.zero_grad()
     return torch.cat(found).detach(), gradient, size
+
+
+@pytest.mark.parametrize("lora", [None, LoraConfig(rank=4)])
+def test_inputs_of_layers_in_the_host_give_the_same_numbers(lora, monkeypatch):
+    vlm, moved = VLM(PolicyConfig(model="tiny:qwen2_5_vl:hidden=64,layers=3", lora=lora)), []
+    made, found, there = batch(vlm), [], checkpointing._to_host
+
+    def to_host(saved):
+        moved.append(saved.nbytes)
+        device, host = there(saved)
+        assert torch.equal(host, saved) and host.untyped_storage().data_ptr() != saved.untyped_storage().data_ptr()
+        return device, host
+
+    monkeypatch.setattr(checkpointing, "_to_host", to_host)
+    for offload in (False, True):
+        with gradient_checkpointing(vlm.model, True, offload):
+            loss = sum((vlm.logprobs(m, 0.8)[0] * m.advantages_L).sum() for m in made.micro)
+        assert bool(moved) == offload
+        loss.backward()
+        found.append([p.grad.clone() for _, p in vlm.parameters() if p.grad is not None])
+        vlm.model.zero_grad()
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True)) and found[0]
+    layers = sum(isinstance(m, GradientCheckpointingLayer) for m in vlm.model.modules())
+    assert len(moved) >= len(made.micro) * (3 if lora else layers)
 
 
 @pytest.mark.parametrize("backward_inside", [True, False])

@@ -2,15 +2,15 @@
 
 import copy
 import json
-import math
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
 import vlm_cases as cases
+from adapted import ALL, TINY, batch, optimizer_of, policy, scores, train
 from mmrl.api.errors import UserError
-from mmrl.config.sections import LoraConfig, PolicyConfig, SftStage
+from mmrl.config.sections import LoraConfig, PolicyConfig
 from mmrl.policies.batches import Credit
 from mmrl.policies.lora import adapter_chain, disable_adapters, is_adapter, merged_copy, merged_weights, target_modules
 from mmrl.policies.vlm.loading import skeleton
@@ -19,43 +19,7 @@ from mmrl.policies.vlm.vocabulary import read_vocabulary
 from mmrl.rollout.generate.local import LocalGenerator
 from mmrl.rollout.generate.sampling import SamplingParams
 from mmrl.testing.cases import mostly_slow
-from mmrl.train.update.optimizer import Optimizer
 from mmrl.train.update.pack_conversations import pack
-
-TINY = "tiny:{}:hidden=64,layers=2"
-ALL = ["vision", "projector", "language"]
-
-
-def policy(family="qwen2_5_vl", dtype="float32", source=None, seed=0, **lora):
-    config = PolicyConfig(model=TINY.format(family), dtype=dtype, lora=LoraConfig(**{"rank": 4, "alpha": 16.0, **lora}))
-    return VLM(config, source=source, seed=seed)
-
-
-def batch(vlm, shared=True):
-    """Completions of two prompts with pictures, with advantages that differ."""
-    rollouts = cases.rollouts(vlm, [cases.prompt(1), cases.prompt(2)])
-    return pack(rollouts, Credit(advantages=torch.linspace(-1.0, 1.0, 8)), vlm, shared_prefix=shared, budget=10_000)
-
-
-def optimizer_of(vlm, **settings):
-    stage = SftStage(kind="sft", steps=10, **{"learning_rate": 0.01, "max_grad_norm": math.inf, "weight_decay": 0.1, **settings})
-    return Optimizer(list(vlm.parameters()), stage)
-
-
-def train(vlm, optimizer, first=0, last=3):
-    made = batch(vlm)
-    for step in range(first, last):
-        for micro in made.micro:
-            logprobs, _ = vlm.logprobs(micro, 0.8)
-            (-(logprobs * micro.advantages_L).sum()).backward()
-            optimizer.gather()
-        assert optimizer.step(step)["grad_norm"] > 0
-    return vlm
-
-
-def scores(vlm, shared=True):
-    with torch.no_grad():
-        return torch.cat([vlm.logprobs(m, 0.8)[0] for m in batch(vlm, shared).micro])
 
 
 def base_weights(vlm):

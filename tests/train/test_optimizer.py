@@ -12,7 +12,7 @@ from mmrl.api.errors import UserError
 from mmrl.config.sections import CriticConfig, PartConfig, SftStage
 from mmrl.train.update.optimizer import Optimizer, learning_rate
 
-RULES = ("adamw", "adam", "sgd", "rmsprop", "adafactor", "muon")
+RULES = ("adamw", "adam", "sgd", "rmsprop", "adafactor", "muon", "adamw_8bit")
 VISION, MERGER, TEXT = "model.visual.blocks.0.w", "model.visual.merger.w", "model.language_model.w"
 
 
@@ -49,6 +49,7 @@ def go(optimizer, gradients, step=0, **arguments):
         # the step is relative to the weights' size, sqrt(2.5), before the decay
         ("adafactor", [0.95 + 0.1 * math.sqrt(2.5), -1.9 - 0.1 * math.sqrt(2.5)]),
         ("muon", [0.95 + 0.1, -1.9 - 0.1]),  # a vector is AdamW's
+        ("adamw_8bit", [0.95 + 0.1, -1.9 - 0.1]),  # of a small weight, 32 bits are kept
     ],
 )
 def test_the_first_step_of_each_rule(rule, expected):

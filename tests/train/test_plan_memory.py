@@ -8,6 +8,7 @@ import vlm_cases as cases
 from mmrl.config.sections import LoraConfig, PartConfig, PolicyConfig, PreferenceStage, RlStage, RunConfig, SftStage
 from mmrl.policies.batches import Credit
 from mmrl.policies.gradient_checkpointing import gradient_checkpointing
+from mmrl.policies.nf4 import nf4_layers
 from mmrl.policies.vlm import attention, block_masks
 from mmrl.policies.vlm import vlm as vlms
 from mmrl.policies.vlm.block_masks import block_mask
@@ -16,6 +17,7 @@ from mmrl.policies.vlm.vlm import VLM
 from mmrl.rollout.generate import cache as caches
 from mmrl.rollout.generate.cache import ReservedLayer
 from mmrl.train.plan import attention as chosen
+from mmrl.train.plan import predict
 from mmrl.train.plan.attention import Attention
 from mmrl.train.plan.machines import GPUS, MIB
 from mmrl.train.plan.memory import (
@@ -28,12 +30,14 @@ from mmrl.train.plan.memory import (
     peaks,
     recompute_bytes,
     resident,
-    trained,
     usable,
 )
 from mmrl.train.plan.published import PUBLISHED
 from mmrl.train.plan.shapes import shapes_of
+from mmrl.train.plan.trained import AT_ONCE, stepped_bytes, trained, weight_bytes
 from mmrl.train.plan.workload import Micro, Sizes, workload
+from mmrl.train.resolve import with_algorithm_defaults
+from mmrl.train.update import offload
 from mmrl.train.update.optimizer import Optimizer
 from mmrl.train.update.pack_conversations import pack
 
@@ -134,7 +138,7 @@ def test_adapters_leave_out_what_frozen_weights_do_not_need(match, dtype):
     assert found == pytest.approx(kept(vlm, micro), rel=0.06)  # the first layer's input needs no gradient
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "adam", "sgd", "rmsprop", "muon", "adafactor"])
+@pytest.mark.parametrize("optimizer", ["adamw", "adam", "sgd", "rmsprop", "muon", "adafactor", "adamw_8bit"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_what_stays_is_what_the_optimiser_holds(optimizer, dtype):
     stage = SftStage(kind="sft", steps=1, optimizer=optimizer, ema_decay=0.9)
@@ -144,7 +148,7 @@ def test_what_stays_is_what_the_optimiser_holds(optimizer, dtype):
     for master in rule.masters:
         master.grad = torch.ones_like(master)
     rule.step(0)
-    state = [t for held in rule.rule.state.values() for t in held.values() if torch.is_tensor(t) and t.numel() > 1]
+    state = [t for name, t in rule.state().items() if not name.endswith(("/master", "/ema", "/step"))]
     config = run_file(policy={"model": "tiny:qwen3_vl", "dtype": dtype}, stages=[stage.model_dump(exclude_unset=True)])
     parts = {p.name: p.bytes for p in resident(shapes, config, stage, trained(shapes, None, stage))}
     assert parts["weights"] == sum(p.nbytes for p in vlm.model.parameters())
@@ -153,7 +157,7 @@ def test_what_stays_is_what_the_optimiser_holds(optimizer, dtype):
     )
     assert parts["gradients"] == sum(4 * m.numel() for m in rule.masters)
     assert parts["mean weights"] == sum(a.nbytes for a in rule.averages)
-    assert parts["optimiser"] == sum(t.nbytes for t in state)
+    assert parts["optimiser"] == sum(t.nbytes for t in state if t.numel() > 1)
 
 
 def test_frozen_parts_have_no_gradients_and_a_frozen_tower_keeps_nothing():
@@ -238,3 +242,80 @@ def test_peaks_are_of_what_is_there_at_once():
     found = peaks(parts)
     assert found["update"] - found["generate"] == next(p.bytes for p in parts if p.name == "gradients")
     assert usable(GPUS["h200"]) == int((143_771 - 1024) * MIB * 0.98)
+
+
+# -- what saves memory ----------------------------------------------------------------------------------------------------
+
+
+def fits(machine, name, **sections):
+    """The plan of the page's table: a picture of 401,408 pixels, 128 tokens of text and 512 of an answer, groups of 8."""
+    policy = {"model": name, "dtype": "bfloat16", "max_pixels": 401408, **sections.pop("policy", {})}
+    stage = {"kind": "rl", "steps": 1, "prompts_per_step": 8, "group_size": 8, **sections.pop("stage", {})}
+    train = {"gradient_checkpointing": True, **sections.pop("train", {})}
+    config = run_file(policy=policy, stages=[stage], generate={"max_tokens": 512}, train=train, **sections)
+    return predict(with_algorithm_defaults(config), GPUS[machine], online=False)
+
+
+def test_7b_with_adapters_over_4_bits_fits_24_gb_and_3b_in_full_with_8_bit_states_48():
+    """8-bit states alone aren't enough for 3B: its masters and gradients are float32. Those states halve what is moved."""
+    lora = {"rank": 32, "alpha": 64.0}
+    seven, three = "Qwen/Qwen2.5-VL-7B", "Qwen/Qwen2.5-VL-3B"
+    assert not fits("rtx-4090", seven, policy={"lora": lora}).fits
+    assert fits("rtx-4090", seven, policy={"lora": {**lora, "nf4": ["language"]}}).fits
+    plain, eight = (fits("l40s", three, stage={"optimizer": rule}) for rule in ("adamw", "adamw_8bit"))
+    assert not plain.fits and not eight.fits and eight.stages[0].peak < plain.stages[0].peak - 19 * 2**30
+    both = [fits("l40s", three, stage={"optimizer": rule}, train={"offload_optimizer": True}) for rule in ("adamw", "adamw_8bit")]
+    assert all(plan.fits for plan in both)
+    moved = [next(s.seconds for s in plan.stages[0].seconds if s.name == "update: offload") for plan in both]
+    assert moved[1] < 0.6 * moved[0]
+
+
+def test_4_bits_by_hand():
+    """Of 64 weights 32 bytes, a scale, and a 256th of 4 bytes; the tower and the embeddings have 2 bytes each."""
+    shapes = shapes_of(PUBLISHED["Qwen/Qwen2.5-VL-7B"], "")
+    lora = LoraConfig(nf4=["language"])
+    weights = trained(shapes, lora, RL)
+    t = shapes.text
+    assert weights.nf4 == t.layers * (2 * t.hidden * (t.q + t.k) + 3 * t.hidden * t.inner)
+    assert weights.nf4_widest == t.hidden * t.inner
+    config = run_file(policy={"model": "Qwen/Qwen2.5-VL-7B", "dtype": "bfloat16", "lora": lora.model_dump()})
+    parts = {p.name: p.bytes for p in resident(shapes, config, RL, weights)}
+    assert parts["weights"] == pytest.approx(2 * (weights.whole - weights.nf4) + weights.nf4 * (32 + 1 + 4 / 256) / 64, rel=1e-6)
+    assert parts["a whole matrix"] == 2 * weights.nf4_widest
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_weights_in_4_bits_take_what_is_planned(dtype):
+    lora = LoraConfig(rank=8, target_modules=["language"], nf4=["language", "vision"])
+    vlm = VLM(PolicyConfig(model="tiny:qwen2_5_vl:hidden=128,layers=3", dtype=dtype, lora=lora))
+    shapes, b = shapes_of(vlm.model.config.to_dict(), ""), 4 if dtype == "float32" else 2
+    weights = trained(shapes, lora, RL)
+    layers = [layer for _, layer in nf4_layers(vlm.model)]
+    assert weights.nf4 == sum(layer.in_features * layer.out_features for layer in layers)
+    everything = [*vlm.model.named_parameters(), *vlm.model.named_buffers()]
+    own = [t for n, t in everything if ".lora_" not in n and not n.endswith(("levels", "levels_of_scales", "inv_freq"))]
+    assert weight_bytes(weights, b) == pytest.approx(sum(t.nbytes for t in own), rel=0.01)
+    micro, planned = a_micro_batch(vlm)
+    assert activations(shapes, planned, b, weights=weights) == pytest.approx(kept(vlm, micro), rel=0.06)
+
+
+def test_an_offloaded_optimiser_is_on_the_device_in_pieces():
+    """Pieces are of 2^27 weights, or of the largest: 3B's embeddings."""
+    assert AT_ONCE == offload.AT_ONCE
+    plain, moved = (fits("h100", "Qwen/Qwen2.5-VL-3B", train={"offload_optimizer": on}) for on in (False, True))
+    names = [{p.name for p in plan.stages[0].parts} for plan in (plain, moved)]
+    assert names[0] - names[1] == {"float32 masters", "optimiser"}
+    weights = moved.stages[0].weights
+    assert weights.largest == 151_936 * 2048
+    assert stepped_bytes("adamw", weights, 2) == pytest.approx(12 * weights.largest, abs=1)
+    seconds = {s.name: s for s in moved.stages[0].seconds}["update: offload"]
+    assert seconds.seconds == pytest.approx(2 * 12 * weights.moved / (0.8 * GPUS["h100"].host))
+    assert seconds.limit == "the link to the host"
+
+
+def test_offloaded_inputs_of_layers_are_two():
+    shapes = shapes_of(PUBLISHED["Qwen/Qwen2.5-VL-3B"], "")
+    micro = Micro(rows=1, length=4096, patches=1024, targets=1)
+    t, v = shapes.text, shapes.vision
+    there = activations(shapes, micro, 2, True) - activations(shapes, micro, 2, True, offload=True)
+    assert there == 2 * ((t.layers - 2) * t.hidden * 4096 + (v.layers - 2) * v.hidden * 1024)

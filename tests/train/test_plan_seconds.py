@@ -12,11 +12,11 @@ from mmrl.config.sections import PolicyConfig, RlStage, RunConfig
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.train.plan import check_fits, predict, sizes_of
 from mmrl.train.plan.machines import GB, GPUS, MIB, TERA, Machine, cpu, machine_by_name
-from mmrl.train.plan.memory import trained
 from mmrl.train.plan.published import PUBLISHED
 from mmrl.train.plan.seconds import Cost, CostModel
 from mmrl.train.plan.shapes import shapes_of
 from mmrl.train.plan.sources import find_shapes
+from mmrl.train.plan.trained import trained
 from mmrl.train.plan.workload import Micro, Sizes
 from mmrl.train.resolve import with_algorithm_defaults
 

@@ -59,7 +59,7 @@ class VLM(Policy):
         self.base = base_name(config.model, seed, tiny.full_name)
         model, self.processor = load(config, str(source) if source and not config.lora else config.model, seed)
         if config.lora:
-            add_adapters(model, config.lora, seed)
+            add_adapters(model, config.lora, seed, self.device)
             if source:
                 load_adapters(model, source)
         self.model = model.to(self.device).eval()

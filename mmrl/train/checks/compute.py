@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 from mmrl.algorithms.presets import Algorithm
 from mmrl.api.errors import UserError
+from mmrl.compute.bitsandbytes import check_installed
 from mmrl.compute.ray import import_ray
 from mmrl.config.sections import ComputeConfig, RlStage, RunConfig
+from mmrl.config.training import EIGHT_BIT
 from mmrl.policies.names import hears
 from mmrl.rollout.simulators.wire.handshake import token_of_environment
 
@@ -19,6 +21,7 @@ def check_compute(config: RunConfig, acts: bool, algorithms: Sequence[Algorithm 
     check_sampler(config, acts)
     check_placement(config, acts)
     check_learners(config)
+    check_quantized(config)
     check_staleness(config, acts, algorithms)
     check_interrupt(config, acts)
 
@@ -101,12 +104,34 @@ def check_learners(config: RunConfig) -> None:
     if config.evaluate.steer:
         raise UserError(f"evaluate.steer works in one process, but {several}: leave it out, or use one learner")
     spread = compute.weights == "sharded"
+    if config.train.offload_optimizer and spread:
+        raise UserError(
+            f"train.offload_optimizer doesn't support weights sharded over {several}, which spread the optimiser: leave it out"
+        )
     for number, stage in enumerate(config.stages):
-        if stage.optimizer == "adafactor" and spread:
+        if stage.optimizer in ("adafactor", *EIGHT_BIT) and spread:
             raise UserError(
-                f'stages.{number}.optimizer = "adafactor" doesn\'t support weights sharded over {several}: use another, or '
-                'compute.weights = "replicated"'
+                f'stages.{number}.optimizer = "{stage.optimizer}" doesn\'t support weights sharded over {several}: use another, '
+                'or compute.weights = "replicated"'
             )
+
+
+def check_quantized(config: RunConfig) -> None:
+    """Refuse what needs bitsandbytes where it is not installed."""
+    for number, stage in enumerate(config.stages):
+        if stage.optimizer in EIGHT_BIT:
+            check_installed(f'stages.{number}.optimizer = "{stage.optimizer}"', '"adamw"')
+    if config.policy.lora is None or not config.policy.lora.nf4:
+        return
+    kinds = ("vlm", "vla")
+    if config.policy.kind not in kinds:
+        raise UserError(f"policy.lora.nf4 is for policies of kind {' or '.join(kinds)}, not {config.policy.kind!r}: leave it out")
+    if config.compute.learners > 1 and config.compute.weights == "sharded":
+        raise UserError(
+            f"policy.lora.nf4 doesn't support weights sharded over compute.learners = {config.compute.learners}: set "
+            'compute.weights = "replicated"'
+        )
+    check_installed("policy.lora.nf4", "leave it out")
 
 
 def check_policy_device(config: RunConfig, acts: bool) -> None:

@@ -13,7 +13,7 @@ from mmrl.config.sections import PARTS, PolicyConfig, RlStage, RunConfig
 
 
 def check_parts(config: RunConfig, critics: Collection[int] = (), build: Callable[[PolicyConfig], Any] | None = None) -> None:
-    """Refuse patterns of `policy.lora.target_modules` and `stages.N.parts` that match nothing, and stages that train nothing.
+    """Refuse patterns of `policy.lora` and `stages.N.parts` that match nothing, and stages that train nothing.
 
     critics: indices of the stages with a value function. build: makes the model from its configuration, without weights; if it
     returns None, it is a vision-language model. It is called only if there are such patterns.
@@ -21,7 +21,7 @@ def check_parts(config: RunConfig, critics: Collection[int] = (), build: Callabl
     lora = config.policy.lora
     if lora is None and not any(stage.parts for stage in config.stages):
         return
-    from mmrl.policies.lora import refuse_parts_without_layers, target_modules
+    from mmrl.policies.lora import quantised_layers, refuse_parts_without_layers, target_modules
     from mmrl.policies.vlm.loading import skeleton
 
     model = build(config.policy) if build else None
@@ -34,6 +34,10 @@ def check_parts(config: RunConfig, critics: Collection[int] = (), build: Callabl
         for pattern in lora.target_modules:
             if not any(matches(pattern, name) for name in layers):
                 raise UserError(f"policy.lora.target_modules: {_nothing(pattern, layers, 'linear layers', tied)}")
+        quantised = quantised_layers(model, ["*"])
+        for pattern in lora.nf4:
+            if not any(matches(pattern, name) for name in quantised):
+                raise UserError(f"policy.lora.nf4: {_nothing(pattern, quantised, 'linear layers but the head', tied)}")
         names = [f"{layer}.lora_{x}.default.weight" for layer in target_modules(model, lora.target_modules) for x in "AB"]
     for i, stage in enumerate(config.stages):
         if not stage.parts:

@@ -15,7 +15,7 @@ from mmrl.config.sections import RunConfig, Stage, teacher_of
 from mmrl.train.plan.acting import TEXT, bins_only, vla_sizes, vla_workload
 from mmrl.train.plan.advice import Change, Offload, changes, offload, to_json
 from mmrl.train.plan.machines import Machine
-from mmrl.train.plan.memory import FULL, Part, Trained, acting, activations, local, peaks, resident, trained, update, usable, vllm
+from mmrl.train.plan.memory import Part, acting, activations, local, peaks, resident, update, usable, vllm
 from mmrl.train.plan.seconds import (
     CostModel,
     Seconds,
@@ -27,6 +27,7 @@ from mmrl.train.plan.seconds import (
 )
 from mmrl.train.plan.shapes import Shapes
 from mmrl.train.plan.sources import Found, find_shapes
+from mmrl.train.plan.trained import FULL, Trained, trained
 from mmrl.train.plan.workload import Micro, Sizes, Workload, workload
 
 __all__ = ["Plan", "Sizes", "StagePlan", "check_fits", "gib", "predict", "sizes_of"]
@@ -245,7 +246,7 @@ def _memory(
         alone = compute.placement == "separate"
         parts += vllm(compute, machine, alone) if compute.sampler == "vllm" else local(shapes, config, work)
     choices = int(config.policy.options.get("bins") or 256) if acts else None
-    return work, weights, parts + update(shapes, config, work, weights, machine.kind, choices)
+    return work, weights, parts + update(shapes, config, work, weights, machine.kind, choices, stage.optimizer)
 
 
 def _peak(config: RunConfig, shapes: Shapes, machine: Machine, sizes: Sizes) -> int:
@@ -255,7 +256,7 @@ def _peak(config: RunConfig, shapes: Shapes, machine: Machine, sizes: Sizes) -> 
 def _stage(config: RunConfig, number: int, shapes: Shapes, machine: Machine, sizes: Sizes) -> StagePlan:
     stage, compute = config.stages[number], config.compute
     work, weights, parts = _memory(config, stage, shapes, machine, sizes)
-    clock = _clock(config, shapes, machine)
+    clock = _clock(config, shapes, machine, weights.nf4)
     split = compute.learners if compute.weights == "sharded" else 1
     acts = sizes.steps > 0
     timed = bins_only(work, config.policy, shapes) if acts else work
@@ -290,8 +291,8 @@ def _stage(config: RunConfig, number: int, shapes: Shapes, machine: Machine, siz
     )
 
 
-def _clock(config: RunConfig, shapes: Shapes, machine: Machine) -> CostModel:
-    return CostModel(shapes, machine, config.policy.dtype, config.policy.attn_implementation)
+def _clock(config: RunConfig, shapes: Shapes, machine: Machine, nf4: int = 0) -> CostModel:
+    return CostModel(shapes, machine, config.policy.dtype, config.policy.attn_implementation, nf4)
 
 
 def _scaled(part: Seconds, by: float) -> Seconds:

@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from mmrl.config.sections import LoraConfig, RunConfig
 from mmrl.train.plan.machines import Machine
 from mmrl.train.plan.memory import text_layer
-from mmrl.train.plan.seconds import CostModel
+from mmrl.train.plan.seconds import COPIED, CostModel
 
-COPIED = 0.8
-"""Share of the host link's rate that copies from pinned memory reach: about 26 of 32 GB/s, 52 of 64."""
 Peak = Callable[[RunConfig], tuple[int, int]]
 """Run file -> (peak bytes, usable bytes)."""
 
@@ -53,7 +51,8 @@ class Offload:
         ratio = self.exposed_s / self.forward_s
         verdict = "would be faster" if self.pays else "would not be faster"
         return (
-            f"activation offload, which mmrl doesn't have, {verdict}: moving {self.bytes:,} bytes per token and layer to the "
+            f"offload of all activations in the place of checkpointing, which mmrl doesn't have, {verdict}: moving "
+            f"{self.bytes:,} bytes per token and layer to the "
             f"host and back, in parallel with computing, takes {ratio:.1f} times as long as recomputing the layer"
         )
 
@@ -110,6 +109,8 @@ def _tries(config: RunConfig, smallest: int) -> Iterator[tuple[dict[str, object]
         else [({"train.gradient_checkpointing": True}, "about a third more time per update")]
     )
     single += small + again
+    if not config.train.offload_optimizer and (config.compute.weights == "replicated" or config.compute.learners == 1):
+        single.append(({"train.offload_optimizer": True}, "masters and running means go to the device and back for each step"))
     if config.policy.dtype == "float32":
         single.append(({"policy.dtype": "bfloat16"}, "a gap between sampler and learner of about 1e-3 nats"))
     yield from single
@@ -117,6 +118,10 @@ def _tries(config: RunConfig, smallest: int) -> Iterator[tuple[dict[str, object]
     if config.policy.lora is None:
         yield {"policy.lora": {}}, "trains adapters, not the model's weights"
         yield from (({"policy.lora": {}, **a}, f"trains adapters; {x}") for a, x in [*again, *small[-1:]])
+    if config.policy.lora is None or not config.policy.lora.nf4:
+        four: dict[str, object] = {"policy.lora": {"nf4": ["language"]}}
+        yield four, "trains adapters over weights in 4 bits"
+        yield from (({**four, **a}, f"trains adapters over weights in 4 bits; {x}") for a, x in again)
     for n in (2, 4, 8, 16, 32, 64):
         if n > config.compute.learners:
             more: dict[str, object] = {"compute.learners": n, "compute.weights": "sharded"}
@@ -130,12 +135,21 @@ def with_settings(config: RunConfig, settings: dict[str, object]) -> RunConfig:
     for key, value in settings.items():
         section, _, name = key.partition(".")
         part = getattr(found, section)
-        given = LoraConfig() if key == "policy.lora" else value
+        given = _adapters(config, value) if isinstance(value, dict) else value
         found = found.model_copy(update={section: part.model_copy(update={name: given})})
     return found
 
 
+def _adapters(config: RunConfig, changed: dict[str, object]) -> LoraConfig:
+    """The run file's adapters, or the usual ones, with some settings changed."""
+    return LoraConfig.model_validate({**(config.policy.lora or LoraConfig()).model_dump(exclude_unset=True), **changed})
+
+
 def _toml(value: object) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {_toml(one)}" for key, one in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_toml, value)) + "]"
     if isinstance(value, bool):
         return "true" if value else "false"
     return f'"{value}"' if isinstance(value, str) else str(value)

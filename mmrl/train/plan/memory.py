@@ -8,16 +8,13 @@ evaluation mode with masked attention; tests compare the counts with the bytes t
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from mmrl.config.parts import entry, matches, part_of
 from mmrl.config.sections import (
     ComputeConfig,
     CriticConfig,
     GenerateConfig,
-    LoraConfig,
     OffPolicyStage,
     PreferenceStage,
     RecapStage,
@@ -29,6 +26,7 @@ from mmrl.config.sections import (
 from mmrl.train.plan.attention import Attention
 from mmrl.train.plan.machines import Machine
 from mmrl.train.plan.shapes import Shapes
+from mmrl.train.plan.trained import FULL, Trained, master_bytes, moments, stepped_bytes, weight_bytes
 from mmrl.train.plan.workload import Micro, Workload
 
 LOGIT_CHUNK = 2**25
@@ -36,8 +34,6 @@ LOGIT_CHUNK = 2**25
 ROOM = 64
 """As in `mmrl.rollout.generate.cache`."""
 BOTH = ("generate", "update")
-FULL = 4
-"""Bytes of a float32."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,70 +48,6 @@ class Part:
     """The reason of its size."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trained:
-    """Numbers of weights in a stage."""
-
-    whole: int
-    """Weights of the model without adapters."""
-    adapters: int
-    moved: int
-    """Weights that the stage trains."""
-    matrices: int
-    """Trained weights in inner matrices, which Muon optimises."""
-    factors: int
-    """Numbers that Adafactor keeps for the trained weights."""
-    vision: bool
-    """Whether parts of the vision tower or its projector are trained, so that gradients flow into it."""
-    plain: bool
-    """Whether weights of the model itself are trained, not only adapters."""
-    rank: int
-    """Rank of the adapters; 0 without adapters."""
-    adapted: frozenset[str]
-    """Matrices of the language model's layers that have an adapter, such as `q_proj`."""
-    layer: int
-    """Weights of one layer of the language model; sharded weights are gathered layer by layer."""
-
-
-def trained(shapes: Shapes, lora: LoraConfig | None, stage: Stage) -> Trained:
-    """Count the weights, by the rules of `policy.lora` and of the stage's `parts`."""
-    named = dict(shapes.named())
-    whole = sum(map(math.prod, named.values()))
-    added: dict[str, tuple[int, ...]] = {}
-    if lora:
-        for name, shape in named.items():
-            layer, _, kind = name.rpartition(".")
-            if (
-                kind == "weight"
-                and len(shape) == 2
-                and "embed" not in name
-                and any(matches(m, layer) for m in lora.target_modules)
-            ):
-                added[f"{layer}.lora_A.default.weight"] = (lora.rank, shape[1])
-                added[f"{layer}.lora_B.default.weight"] = (shape[0], lora.rank)
-    mine = {n: shape for n, shape in (added or named).items() if not ((part := entry(stage.parts, n)) and part.freeze)}
-    inner = [shape for n, shape in mine.items() if len(shape) == 2 and "embed" not in n and "lm_head" not in n]
-    return Trained(
-        whole=whole,
-        adapters=sum(map(math.prod, added.values())),
-        moved=sum(map(math.prod, mine.values())),
-        matrices=sum(map(math.prod, inner)),
-        factors=sum(map(_factors, mine.values())),
-        vision=any(part_of(n) in ("vision", "projector") for n in mine),
-        plain=not added,
-        rank=lora.rank if lora else 0,
-        adapted=frozenset(n.split(".")[-4] for n in added if ".layers.0." in n and part_of(n) == "language"),
-        layer=sum(math.prod(shape) for n, shape in named.items() if ".layers.0." in n),
-    )
-
-
-def _factors(shape: tuple[int, ...]) -> int:
-    """Numbers that torch's Adafactor keeps of a weight: a row and a column of each matrix."""
-    if len(shape) == 1:
-        return shape[0]
-    return math.prod(shape[:-1]) + math.prod(shape[:-2]) * shape[-1]
-
-
 # -- allocated from step to step --------------------------------------------------------------------------------------------
 
 
@@ -125,26 +57,34 @@ def resident(
     """What a learner keeps from step to step, and its gradients. teacher: number of weights of a distill stage's teacher."""
     half, split = config.policy.dtype == "bfloat16", learners if config.compute.weights == "sharded" else 1
     b = 2 if half else FULL
-    masters = weights.moved if half and weights.plain else 0  # adapters are float32 themselves
+    own = weight_bytes(weights, b)
+    masters, state = (0, 0) if config.train.offload_optimizer else (master_bytes(weights, b), moments(stage.optimizer, weights))
     rl = stage if isinstance(stage, RlStage) else None
     pairs = stage if isinstance(stage, PreferenceStage) and "reference" in stage.reads else None
     compared = rl if rl is not None and rl.kl_coef else pairs
     copy = compared is not None and (config.policy.lora is None or compared.reference == "frozen")
-    moments = _moments(stage.optimizer, weights)
     found = [
-        Part(name="weights", bytes=b * weights.whole // split, because=f"{weights.whole:,} in {config.policy.dtype}"),
+        Part(
+            name="weights",
+            bytes=own // split,
+            because=f"{weights.whole - weights.nf4:,} in {config.policy.dtype}"
+            + (f", {weights.nf4:,} in 4 bits" if weights.nf4 else ""),
+        ),
+        Part(
+            name="a whole matrix", bytes=b * weights.nf4_widest, because="the largest of those in 4 bits, to be multiplied with"
+        ),
         Part(name="adapters", bytes=FULL * weights.adapters // split, because=f"{weights.adapters:,} in float32"),
-        Part(name="float32 masters", bytes=FULL * masters // split, because="bfloat16 weights follow them"),
-        Part(name="optimiser", bytes=FULL * moments // split, because=f"{stage.optimizer} of {weights.moved:,} weights"),
+        Part(name="float32 masters", bytes=masters // split, because="bfloat16 weights follow them"),
+        Part(name="optimiser", bytes=state // split, because=f"{stage.optimizer} of {weights.moved:,} weights"),
         Part(
             name="mean weights",
             bytes=FULL * weights.moved // split if stage.ema_decay else 0,
             because=f"ema_decay = {stage.ema_decay:g}",
         ),
-        Part(name="reference", bytes=b * weights.whole // split if copy else 0, because="a frozen copy to compare with"),
+        Part(name="reference", bytes=own // split if copy else 0, because="a frozen copy to compare with"),
         Part(
             name="frozen copy",
-            bytes=b * weights.whole if isinstance(stage, RecapStage | OffPolicyStage) else 0,
+            bytes=own if isinstance(stage, RecapStage | OffPolicyStage) else 0,
             because="what the critics see with",
         ),
         Part(name="teacher", bytes=b * (teacher or 0), because=f"{teacher or 0:,} weights"),
@@ -163,15 +103,6 @@ def resident(
                 Part(name="gathered for sampling", bytes=size, phases=("generate",), because="each rank has all weights")
             )
     return [part for part in found if part.bytes]
-
-
-def _moments(optimizer: str, weights: Trained) -> int:
-    """Number of float32 values that an optimiser keeps."""
-    if optimizer in ("adamw", "adam"):
-        return 2 * weights.moved
-    if optimizer == "muon":
-        return 2 * weights.moved - weights.matrices
-    return weights.factors if optimizer == "adafactor" else weights.moved
 
 
 def _critic(shapes: Shapes, config: CriticConfig, weights: Trained, b: int) -> int:
@@ -222,23 +153,31 @@ def _layers(shapes: Shapes, micro: Micro, b: int, weights: Trained | None, dense
 
 
 def activations(
-    shapes: Shapes, micro: Micro, b: int, checkpointing: bool = False, weights: Trained | None = None, dense: bool = True
+    shapes: Shapes,
+    micro: Micro,
+    b: int,
+    checkpointing: bool = False,
+    weights: Trained | None = None,
+    dense: bool = True,
+    offload: bool = False,
 ) -> int:
     """Bytes that a forward pass keeps for the backward pass, without logits. With checkpointing, each layer keeps its input;
-    `recompute_bytes` comes on top. weights: those that are trained; None for all. dense: see `text_layer`."""
+    `recompute_bytes` comes on top. weights: those that are trained; None for all. dense: see `text_layer`. offload: of these
+    inputs, two are on the device at a time."""
     t, v, tokens = shapes.text, shapes.vision, micro.tokens
     layer, tower = _layers(shapes, micro, b, weights, dense)
     found = 2 * b * t.head_dim * tokens  # cosines and sines
     if dense:
         found += b * micro.rows * micro.length**2  # the mask, which all layers share
     found += (2 * FULL if b == FULL else FULL + b) * t.hidden * tokens + b * t.hidden * micro.targets  # the last norm
-    found += t.layers * (b * t.hidden * tokens if checkpointing else layer)
+    inputs, towers = (min(2, n) if offload else n for n in (t.layers, v.layers))
+    found += inputs * b * t.hidden * tokens if checkpointing else t.layers * layer
     if not tower:
         return found
     merged = micro.patches // v.merge**2 * (v.merged * 3 * b * (1 + v.taps))
     before = micro.patches * v.hidden * (2 * FULL if b == FULL else FULL + b if shapes.gated else b)
     fixed = micro.patches * (b * v.values + 2 * FULL * (v.hidden // v.heads)) + merged + before
-    return found + fixed + v.layers * (b * v.hidden * micro.patches if checkpointing else tower)
+    return found + fixed + (towers * b * v.hidden * micro.patches if checkpointing else v.layers * tower)
 
 
 def recompute_bytes(shapes: Shapes, micro: Micro, b: int, weights: Trained | None = None, dense: bool = True) -> int:
@@ -258,17 +197,25 @@ def logits(shapes: Shapes, targets: int, b: int, trained: bool = True) -> int:
 
 
 def update(
-    shapes: Shapes, config: RunConfig, work: Workload, weights: Trained, kind: str, choices: int | None = None
+    shapes: Shapes,
+    config: RunConfig,
+    work: Workload,
+    weights: Trained,
+    kind: str,
+    choices: int | None = None,
+    optimizer: str = "adamw",
 ) -> list[Part]:
     """What the largest micro-batch needs on top of the `resident` parts. kind: of the machine. choices: from which a target is
-    taken, by a policy that acts, whose rows have a dense mask; None: the vocabulary."""
+    taken, by a policy that acts, whose rows have a dense mask; None: the vocabulary. optimizer: of the stage."""
     b = 2 if config.policy.dtype == "bfloat16" else FULL
+    moved = config.train.offload_activations
+    how = f"{', checkpointed' if config.train.gradient_checkpointing else ''}{', in the host' if moved else ''}"
     on, attention = config.train.gradient_checkpointing, Attention(config.policy.attn_implementation, kind)
     sizes = []
     for m in set(work.micro):
         dense = choices is not None or not attention.by_blocks(m.length)
         again = recompute_bytes(shapes, m, b, weights, dense) if on else 0
-        sizes.append((activations(shapes, m, b, on, weights, dense) + again, m))
+        sizes.append((activations(shapes, m, b, on, weights, dense, moved) + again, m))
     kept, worst = max(sizes, key=lambda found: found[0])
     made = logits(shapes, worst.targets, b, weights.plain) if choices is None else 4 * FULL * worst.targets * choices
     split = config.compute.learners if config.compute.weights == "sharded" else 1
@@ -276,10 +223,7 @@ def update(
     pictures = f" and {worst.patches:,} patches" if worst.patches else ""
     found = [
         Part(
-            name="activations",
-            bytes=kept,
-            phases=("update",),
-            because=f"{worst.rows} x {worst.length:,} tokens{pictures}{', checkpointed' if on else ''}",
+            name="activations", bytes=kept, phases=("update",), because=f"{worst.rows} x {worst.length:,} tokens{pictures}{how}"
         ),
         Part(
             name="logits",
@@ -290,8 +234,13 @@ def update(
             else f"{worst.targets:,} choices of {choices:,}",
         ),
     ]
-    if (rest := fresh - kept - made) > 0:  # they are allocated while the activations are freed
-        found.append(Part(name="fresh gradients", bytes=rest, phases=("update",), because="in bfloat16, beyond the activations"))
+    stepped = stepped_bytes(optimizer, weights, b) if config.train.offload_optimizer else 0
+    for name, size, why in (
+        ("fresh gradients", fresh, "in bfloat16"),
+        ("what is stepped", stepped, "of the offloaded optimiser"),
+    ):
+        if (rest := size - kept - made) > 0:  # it is allocated while the activations are freed, or later
+            found.append(Part(name=name, bytes=rest, phases=("update",), because=f"{why}, beyond the activations"))
     return found
 
 

@@ -14,10 +14,13 @@ from dataclasses import dataclass
 from mmrl.config.sections import ComputeConfig, JudgeConfig, RunConfig, Stage, TrainConfig
 from mmrl.train.plan.attention import Attention
 from mmrl.train.plan.machines import Machine
-from mmrl.train.plan.memory import FULL, LOGIT_CHUNK, Trained, cache_token, concurrent_prompts
+from mmrl.train.plan.memory import LOGIT_CHUNK, cache_token, concurrent_prompts
 from mmrl.train.plan.shapes import Shapes
+from mmrl.train.plan.trained import FULL, Trained, master_bytes, moments
 from mmrl.train.plan.workload import Micro, Workload
 
+COPIED = 0.8
+"""Share of the host link's rate that copies from pinned memory reach: about 26 of 32 GB/s, 52 of 64."""
 OPERATIONS = {"qwen2_vl": (83, 55), "qwen2_5_vl": (83, 70), "qwen3_vl": (97, 55), "openvla": (77, 50)}
 """Family -> operations that torch starts in a layer's forward pass: (language model, tower). Counted."""
 DECODING, AROUND = 0.72, 60
@@ -96,12 +99,13 @@ class Seconds:
 class CostModel:
     """Costs of a model's passes, in one precision on one machine."""
 
-    def __init__(self, shapes: Shapes, machine: Machine, dtype: str, attention: str = "auto") -> None:
-        """attention: `policy.attn_implementation`."""
+    def __init__(self, shapes: Shapes, machine: Machine, dtype: str, attention: str = "auto", nf4: int = 0) -> None:
+        """attention: `policy.attn_implementation`. nf4: weights in 4 bits, which each pass makes whole."""
         self.attention = Attention(attention, machine.kind)
         self.shapes, self.machine = shapes, machine
         self.b = 2 if dtype == "bfloat16" else FULL
         self.rate = machine.flops if self.b == 2 else machine.flops32
+        self.unpacking = nf4 * (self.b + 0.5)
         self.stream = machine.bandwidth * machine.streaming
         t = shapes.text
         self.layer_weights = t.hidden * (2 * t.q + 2 * t.k + 3 * t.inner)
@@ -120,7 +124,7 @@ class CostModel:
             own += norm * (t.q + t.k)
         mask = 0 if cached or pairs is not None else b * length
         read = 1 + 3 * t.q // t.k if self.machine.kind == "cpu" else 1  # on a CPU torch repeats keys and values for each head
-        moved = tokens * t.layers * (own + mask) + read * rows * cached * cache_token(self.shapes, b)
+        moved = self.unpacking + tokens * t.layers * (own + mask) + read * rows * cached * cache_token(self.shapes, b)
         started = OPERATIONS[self.shapes.family][0] * t.layers * (DECODING if cached else 1.0) + AROUND
         return Cost(
             products=products,
@@ -203,6 +207,17 @@ class CostModel:
             starting=3 * 14 * self.shapes.text.layers * self.machine.launch,
         )
 
+    def offload(self, train: TrainConfig, stage: Stage, work: Workload, weights: Trained) -> Cost:
+        """Copies to the host and back, which computing waits for."""
+        t, v = self.shapes.text, self.shapes.vision
+        moved = 0
+        if train.offload_optimizer:
+            moved += work.updates * (master_bytes(weights, self.b) + moments(stage.optimizer, weights))
+        if train.offload_activations:
+            inputs = sum(t.layers * t.hidden * m.tokens + weights.vision * v.layers * v.hidden * m.patches for m in work.micro)
+            moved += work.epochs * self.b * inputs
+        return Cost(streaming=2 * moved / (COPIED * self.machine.host)) if self.machine.kind == "gpu" else Cost()
+
 
 # -- the parts of a step ----------------------------------------------------------------------------------------------------
 
@@ -260,6 +275,7 @@ def update_seconds(
         ("update: forward", forward.times(passes)),
         ("update: backward", backward.times(passes)),
         ("update: optimiser", step),
+        ("update: offload", clock.offload(train, stage, work, weights)),
     ]
     return [
         Seconds(name=name, seconds=cost.seconds(machine), limit=_limit(cost, machine, name), flops=cost.flops)
@@ -310,6 +326,8 @@ def _link(machine: Machine, devices: int) -> float:
 
 
 def _limit(cost: Cost, machine: Machine, name: str) -> str:
+    if name.endswith("offload"):
+        return "the link to the host"
     if name.endswith("decode") and cost.limit == "matrix products":
         return "memory bandwidth: every weight is read for each token"
     return cost.limit

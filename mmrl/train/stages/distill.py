@@ -44,7 +44,7 @@ class DistillSteps(Steps):
             self.algorithm,
             temperature=config.generate.temperature,
             teacher=self.teacher,
-            checkpointed=config.train.gradient_checkpointing,
+            train=config.train,
         )
 
     def __call__(self) -> dict[str, float]:

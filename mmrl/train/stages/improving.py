@@ -47,7 +47,7 @@ class ImprovingSteps(OffPolicySteps):
     def begin(self) -> None:
         stage, policy, how = self.stage, self.policy, self.stage.improve
         assert how is not None
-        imitator = Learner(policy, stage, checkpointed=self.config.train.gradient_checkpointing)
+        imitator = Learner(policy, stage, train=self.config.train)
         sizes = (policy.chunk * policy.dims, stage, self.seed)
         if isinstance(policy, Squashed):
             self.learner = Improving(imitator, OfFeatures(policy, how.candidates), policy.width, *sizes)

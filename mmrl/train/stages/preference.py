@@ -76,7 +76,7 @@ class PreferenceSteps(Steps):
             weighted_likelihood(),
             temperature=config.generate.temperature if self.sampler else 1.0,
             reference=self.reference,
-            checkpointed=config.train.gradient_checkpointing,
+            train=config.train,
         )
 
     def __call__(self) -> dict[str, float]:

@@ -58,7 +58,7 @@ class RecapSteps(Steps):
 
     def begin(self) -> None:
         stage, seed = self.stage, derive(self.config.seed, "recap", self.run.at.stage)
-        imitator = Learner(self.policy, stage, checkpointed=self.config.train.gradient_checkpointing)
+        imitator = Learner(self.policy, stage, train=self.config.train)
         self.learner = Conditioned(imitator, Eyes(self.policy, stage.state), stage, seed)
 
     def __call__(self) -> dict[str, float]:

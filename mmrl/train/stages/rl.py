@@ -80,7 +80,7 @@ class RlSteps(Steps):
             critic=self.critic(stage.critic) if stage.critic else None,
             teacher=self.teacher,
             gap_limit=torch.inf if limit is None else limit,
-            checkpointed=config.train.gradient_checkpointing,
+            train=config.train,
             stale=config.compute.staleness > 0,
         )
         run.collector.critic = self.learner.critic

@@ -36,12 +36,7 @@ class SampledSteps(Steps):
         self.sampler = Sampler(run, stage, self.source, [Verified()])
 
     def begin(self) -> None:
-        self.learner = Learner(
-            self.run.policy,
-            self.stage,
-            temperature=self.config.generate.temperature,
-            checkpointed=self.config.train.gradient_checkpointing,
-        )
+        self.learner = Learner(self.run.policy, self.stage, temperature=self.config.generate.temperature, train=self.config.train)
 
     def sample(self) -> Sampled:
         """`group_size` scored completions of each of the next `prompts_per_step` prompts; with several learners, those of other

@@ -23,7 +23,7 @@ class SftSteps(Steps):
         self.stage = stage
 
     def begin(self) -> None:
-        self.learner = Learner(self.run.policy, self.stage, checkpointed=self.config.train.gradient_checkpointing)
+        self.learner = Learner(self.run.policy, self.stage, train=self.config.train)
 
     def __call__(self) -> dict[str, float]:
         rollouts = self.demonstrated(self.stage.batch_size)

@@ -16,7 +16,7 @@ from mmrl.algorithms.loss import LossFunction, LossInputs, average, negative_log
 from mmrl.algorithms.presets import Algorithm, Normalise
 from mmrl.api.errors import LimitReached, PluginError, plugin_errors
 from mmrl.compute.ranks import all_reduce_sum, world_size
-from mmrl.config.sections import DistillStage, RlStage, SftStage, Training
+from mmrl.config.sections import DistillStage, RlStage, SftStage, TrainConfig, Training
 from mmrl.policies.batches import ActionMicroBatch, Batch, MicroBatch
 from mmrl.policies.critic import Critic
 from mmrl.policies.gradient_checkpointing import gradient_checkpointing
@@ -64,15 +64,15 @@ class Learner:
         critic: Critic | None = None,
         teacher: Policy | None = None,
         gap_limit: float = math.inf,
-        checkpointed: bool = False,
+        train: TrainConfig | None = None,
         stale: bool = False,
     ) -> None:
         """algorithm: None for supervised learning. reference: the reference model of the KL penalty. teacher: the stage's
         teacher. gap_limit: maximal gap between sampler and learner in nats per token, above which `update` raises
-        LimitReached. checkpointed: use gradient checkpointing. stale: completions may be sampled with older weights."""
+        LimitReached. train: how the update is computed. stale: completions may be sampled with older weights."""
         self.policy, self.stage, self.temperature = policy, stage, temperature
         self.reference, self.critic, self.teacher = reference, critic, teacher
-        self.gap_limit, self.checkpointed = gap_limit, checkpointed
+        self.gap_limit, self.train = gap_limit, train or TrainConfig()
         self.cure = (
             "with compute.staleness the weights have changed meanwhile: lower the learning rate, or raise that limit"
             if stale
@@ -89,7 +89,8 @@ class Learner:
         self.normalise: Normalise = algorithm.normalise if algorithm else "token"
         self.constant = algorithm.constant if algorithm else 1.0
         own = list(critic.parameters()) if critic else []
-        self.optimizer = Optimizer(list(policy.parameters()), stage, own, critic.config if critic else None)
+        settings, offload = critic.config if critic else None, self.train.offload_optimizer
+        self.optimizer = Optimizer(list(policy.parameters()), stage, own, settings, offload=offload)
 
     @property
     def needs_every_rollout(self) -> bool:
@@ -273,8 +274,9 @@ class Learner:
     def _checkpointing(self) -> Iterator[None]:
         """Passes inside use gradient checkpointing, if the run file sets it."""
         backbone = self.critic.backbone if self.critic else None
-        with gradient_checkpointing(self.policy.model, self.checkpointed):
-            with gradient_checkpointing(backbone.model, self.checkpointed) if backbone else contextlib.nullcontext():
+        on, offload = self.train.gradient_checkpointing, self.train.offload_activations
+        with gradient_checkpointing(self.policy.model, on, offload):
+            with gradient_checkpointing(backbone.model, on, offload) if backbone else contextlib.nullcontext():
                 yield
 
     def _figures(self, sums: Sums, first: bool, targets: torch.Tensor) -> dict[str, float]:

@@ -1,8 +1,7 @@
-"""The optimiser of a stage: frozen parts, learning rates, the update rule, and mean weights."""
+"""The optimiser of a stage: frozen parts, learning rates, masters, and mean weights; `rules` has what a step does."""
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +16,8 @@ from mmrl.api.errors import UserError
 from mmrl.config.parts import entry, part_of
 from mmrl.config.sections import CriticConfig, Training
 from mmrl.policies.shard import distribute_like, full_tensor
+from mmrl.train.update.offload import Offload
+from mmrl.train.update.rules import forget, is_special, make_rule, restore_state, saved_state
 
 
 class Optimizer:
@@ -31,10 +32,11 @@ class Optimizer:
         stage: Training,
         critic: Sequence[tuple[str, Parameter]] = (),
         settings: CriticConfig | None = None,
+        offload: bool = False,
     ) -> None:
         """named: the policy's weights; those that need no gradient are left out. critic: the value function's own weights, whose
-        names begin with `value.` or `critic.`. Weights that `stage.parts` freezes need no gradient until `release`. Raises
-        UserError if all are frozen."""
+        names begin with `value.` or `critic.`. Weights that `stage.parts` freezes need no gradient until `release`. offload: keep
+        masters and running means in the host's memory between steps. Raises UserError if all are frozen."""
         self.stage = stage
         self.settings = settings or CriticConfig()
         everything = [*named, *critic]
@@ -54,16 +56,23 @@ class Optimizer:
             part, usual = ours[name], self.settings.learning_rate if name in own else stage.learning_rate
             rate = usual if part is None or part.learning_rate is None else part.learning_rate
             decay = stage.weight_decay if part is None or part.weight_decay is None else part.weight_decay
-            muon, spread = stage.optimizer == "muon" and _is_inner(name, master), isinstance(master, DTensor)
-            groups.setdefault((rate, decay, muon, spread), []).append(master)  # torch doesn't step two kinds of tensors together
-        ordered = sorted(groups.items(), key=lambda item: item[0][2])  # the muon groups last; the others keep their order
+            special, spread = is_special(stage, name, master), isinstance(master, DTensor)
+            groups.setdefault((rate, decay, special, spread), []).append(
+                master
+            )  # torch doesn't step two kinds of tensors together
+        ordered = sorted(groups.items(), key=lambda item: item[0][2])  # the special groups last; the others keep their order
         self.rates = [rate for (rate, *_), _ in ordered]
-        self.rule = _rule(
+        self.rule = make_rule(
             stage,
-            *([{"params": p, "lr": r, "weight_decay": d} for (r, d, m, _), p in ordered if m == muon] for muon in (False, True)),
+            *(
+                [{"params": p, "lr": r, "weight_decay": d} for (r, d, s, _), p in ordered if s == which]
+                for which in (False, True)
+            ),
         )
+        apart = [m for m, (_, p) in zip(self.masters, self.named, strict=True) if m is not p]
         self.averages = [m.detach().clone() for m in self.policy] if stage.ema_decay else []
         self.averaging = False
+        self.offload = Offload(self.rule, apart) if offload else None
         self.steps = 0
         """Number of steps taken since the optimiser was made."""
 
@@ -91,7 +100,7 @@ class Optimizer:
 
     def forget(self) -> None:
         """Drop the rule's running means, as if the optimiser were new (Liu et al., ProRL, section 3, arXiv 2505.24864)."""
-        self.rule.state.clear()
+        forget(self.rule)
 
     def forget_blank(self) -> None:
         """Drop the vision gradients of a batch without images. With sharded weights, blank images give gradients of zeros, which
@@ -122,18 +131,29 @@ class Optimizer:
         for group, rate in zip(self.rule.param_groups, self.learning_rates(step), strict=True):
             group["lr"] = rate
         self.steps += 1  # before the step, so that an interrupt during it is noticed
-        self.rule.step()
-        increment_version(self.masters)  # fused rules don't, but samplers with their own weights rely on it
-        with torch.no_grad():
-            for master, (_, p) in zip(self.masters, self.named, strict=True):
-                if master is not p and master.grad is not None:
-                    p.copy_(master)
-            if not only_critic:
-                for average, master in zip(self.averages, self.policy, strict=False):
-                    average.lerp_(master, 1 - self.stage.ema_decay)
+        for piece in self.offload.pieces(self.masters) if self.offload else [self.masters]:
+            with self._here(piece):
+                self.rule.step()
+                self._follow(piece, only_critic)
         self.clear()
         found = {"grad_norm": norm, "learning_rate": learning_rate(self.stage, step)}
         return found | ({"grad_norm/critic": critic_norm} if self.critic else {})
+
+    def _here(self, masters: Sequence[torch.Tensor]) -> contextlib.AbstractContextManager[None]:
+        """Inside, these masters and their running means are on the device."""
+        return self.offload.fetched(masters) if self.offload else contextlib.nullcontext()
+
+    @torch.no_grad()
+    def _follow(self, masters: Sequence[torch.Tensor], only_critic: bool) -> None:
+        """After their step, copy masters to the weights and take them into the means."""
+        increment_version(masters)  # fused rules don't, but samplers with their own weights rely on it
+        stepped = {id(master) for master in masters}
+        for master, (_, p) in zip(self.masters, self.named, strict=True):
+            if id(master) in stepped and master is not p and master.grad is not None:
+                p.copy_(master)
+        for average, master in zip(self.averages, self.policy, strict=False):
+            if id(master) in stepped and not only_critic:
+                average.lerp_(master, 1 - self.stage.ema_decay)
 
     def _reduce(self) -> None:
         """Sum the gradients of replicated weights over all ranks. A gradient that is missing on some ranks counts as zeros there;
@@ -155,7 +175,8 @@ class Optimizer:
         """At the end of the stage, replace the weights by their means, if the stage keeps them."""
         weights = {id(m): p for m, (_, p) in zip(self.masters, self.named, strict=True)}
         for average, master in zip(self.averages, self.policy, strict=False):
-            master.copy_(average)
+            with self._here([master]):
+                master.copy_(average)
             weights[id(master)].copy_(average)
 
     @contextlib.contextmanager
@@ -183,7 +204,8 @@ class Optimizer:
                 p.copy_(average)
                 average.copy_(trained)
             else:
-                p.copy_(master if self.averaging else average)
+                with self._here([master]):
+                    p.copy_(master if self.averaging else average)
 
     def state(self) -> dict[str, torch.Tensor]:
         """The rule's tensors, float32 masters and mean weights by parameter name, for a safetensors file.
@@ -193,11 +215,13 @@ class Optimizer:
         if self.averaging:
             raise RuntimeError("the policy has its mean weights now: call state() outside averaged()")
         found: dict[str, torch.Tensor] = {}
+        if self.offload:
+            self.offload.wait()
         means = {id(m): a for m, a in zip(self.policy, self.averages, strict=False)}
         for master, (name, p) in zip(self.masters, self.named, strict=True):
-            found |= {f"{name}/{k}": torch.as_tensor(v).contiguous() for k, v in self.rule.state.get(master, {}).items()}
+            found |= {f"{name}/{k}": v for k, v in saved_state(self.rule, master).items()}
             if master is not p or id(master) in means:
-                found[f"{name}/master"] = master.detach()
+                found[f"{name}/master"] = (self.offload.values(master) if self.offload else master).detach()
             if id(master) in means:
                 found[f"{name}/ema"] = means[id(master)]
         return found
@@ -214,22 +238,16 @@ class Optimizer:
         means = {id(m): a for m, a in zip(self.policy, self.averages, strict=False)}
         for master, (name, p) in zip(self.masters, self.named, strict=True):
             state = {key: tensors[f"{name}/{key}"] for key in keys.get(name, ())}  # one weight at a time
-            if "master" in state:
-                master.copy_(distribute_like(state.pop("master"), master))
-                if master is not p:
-                    p.copy_(master)
             if "ema" in state and id(master) in means:
                 means[id(master)].copy_(distribute_like(state["ema"], master))
             state.pop("ema", None)
-            if state:
-                placed = {k: v.to(self._place(k, p), copy=True) for k, v in state.items()}
-                self.rule.state[master] = {
-                    k: v if k == "step" else distribute_like(v, master, factor=True) for k, v in placed.items()
-                }
-
-    def _place(self, key: str, p: Parameter) -> torch.device:
-        """The device of a tensor of the rule's state: torch keeps `step` on the CPU unless the rule is fused."""
-        return p.device if key != "step" or self.rule.defaults.get("fused") else torch.device("cpu")
+            with self._here([master]):
+                if "master" in state:
+                    master.copy_(distribute_like(state.pop("master"), master))
+                    if master is not p:
+                        p.copy_(master)
+                if state:
+                    restore_state(self.rule, master, state)
 
 
 def clip_grad_norm(weights: Sequence[torch.Tensor], limit: float) -> torch.Tensor:
@@ -256,43 +274,3 @@ def _factor(stage: Training, step: int) -> float:
     done = (step - stage.warmup_steps) / max(1, stage.steps - stage.warmup_steps)
     left = {"constant": 1.0, "linear": 1.0 - done, "cosine": 0.5 * (1 + math.cos(math.pi * done))}[stage.schedule]
     return stage.min_lr_ratio + (1 - stage.min_lr_ratio) * left
-
-
-def _is_inner(name: str, weight: torch.Tensor) -> bool:
-    """Whether a weight is a matrix between hidden states, which muon optimises; embeddings and heads are not."""
-    steps = name.split(".")
-    return weight.ndim == 2 and not any("embed" in s or s == "lm_head" for s in steps) and steps[0] != "value"
-
-
-class Muon:
-    """Muon (Jordan et al.) for the matrices between hidden states, with rates that match AdamW's; AdamW for all other weights."""
-
-    def __init__(self, stage: Training, others: list[dict], matrices: list[dict]) -> None:
-        self.rules: list[torch.optim.Optimizer] = (
-            [torch.optim.AdamW(others, betas=(stage.beta1, stage.beta2), fused=True)] if others else []
-        )
-        self.rules += [torch.optim.Muon(matrices, momentum=stage.beta1, adjust_lr_fn="match_rms_adamw")] if matrices else []
-        self.param_groups = [group for rule in self.rules for group in rule.param_groups]
-        self.state: dict[torch.Tensor, dict[str, torch.Tensor]] = collections.defaultdict(dict)
-        for rule in self.rules:
-            rule.state = self.state
-        self.defaults = self.rules[0].defaults
-
-    def step(self) -> None:
-        for rule in self.rules:
-            rule.step()
-
-
-def _rule(stage: Training, groups: list[dict], matrices: list[dict]) -> torch.optim.Optimizer | Muon:
-    betas = (stage.beta1, stage.beta2)
-    if stage.optimizer == "muon":
-        return Muon(stage, groups, matrices)
-    if stage.optimizer == "adamw":
-        return torch.optim.AdamW(groups, betas=betas, fused=True)
-    if stage.optimizer == "adam":
-        return torch.optim.Adam(groups, betas=betas, fused=True)
-    if stage.optimizer == "sgd":
-        return torch.optim.SGD(groups, momentum=stage.beta1)
-    if stage.optimizer == "rmsprop":
-        return torch.optim.RMSprop(groups, alpha=stage.beta2)
-    return torch.optim.Adafactor(groups)

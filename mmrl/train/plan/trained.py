@@ -1,0 +1,131 @@
+"""The weights of a stage as a plan counts them: which are trained, and what an optimiser keeps of them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from mmrl.config.parts import entry, matches, part_of
+from mmrl.config.sections import LoraConfig, Stage
+from mmrl.config.training import EIGHT_BIT
+from mmrl.train.plan.shapes import Shapes
+
+FULL = 4
+"""Bytes of a float32."""
+SMALL, BLOCK = 4096, 256
+"""Weights with fewer numbers keep 32-bit states; numbers that share a scale: bitsandbytes' `min_8bit_size` and `blocksize`."""
+
+AT_ONCE = 2**27
+"""As in `mmrl.train.update.offload`, which isn't imported here; a test compares them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """Numbers of weights in a stage."""
+
+    whole: int
+    """Weights of the model without adapters."""
+    adapters: int
+    moved: int
+    """Weights that the stage trains."""
+    matrices: int
+    """Trained weights in inner matrices, which Muon optimises."""
+    factors: int
+    """Numbers that Adafactor keeps for the trained weights."""
+    nf4: int
+    """Weights of the model that are kept in 4 bits."""
+    nf4_widest: int
+    """Weights of the largest matrix of these, which is made whole while it is multiplied with."""
+    largest: int
+    """Numbers of the largest trained weight."""
+    eight_bit: int
+    """Bytes that AdamW with 8-bit states keeps for the trained weights."""
+    vision: bool
+    """Whether parts of the vision tower or its projector are trained, so that gradients flow into it."""
+    plain: bool
+    """Whether weights of the model itself are trained, not only adapters."""
+    rank: int
+    """Rank of the adapters; 0 without adapters."""
+    adapted: frozenset[str]
+    """Matrices of the language model's layers that have an adapter, such as `q_proj`."""
+    layer: int
+    """Weights of one layer of the language model; sharded weights are gathered layer by layer."""
+
+
+def trained(shapes: Shapes, lora: LoraConfig | None, stage: Stage) -> Trained:
+    """Count the weights, by the rules of `policy.lora` and of the stage's `parts`."""
+    named = dict(shapes.named())
+    whole = sum(map(math.prod, named.values()))
+    added: dict[str, tuple[int, ...]] = {}
+    nf4: list[int] = []
+    if lora:
+        for name, shape in named.items():
+            layer, _, kind = name.rpartition(".")
+            if kind != "weight" or len(shape) != 2 or "embed" in name:
+                continue
+            if "lm_head" not in name and any(matches(m, layer) for m in lora.nf4):
+                nf4.append(math.prod(shape))
+            if any(matches(m, layer) for m in lora.target_modules):
+                added[f"{layer}.lora_A.default.weight"] = (lora.rank, shape[1])
+                added[f"{layer}.lora_B.default.weight"] = (shape[0], lora.rank)
+    mine = {n: shape for n, shape in (added or named).items() if not ((part := entry(stage.parts, n)) and part.freeze)}
+    inner = [shape for n, shape in mine.items() if len(shape) == 2 and "embed" not in n and "lm_head" not in n]
+    return Trained(
+        whole=whole,
+        adapters=sum(map(math.prod, added.values())),
+        nf4=sum(nf4),
+        nf4_widest=max(nf4, default=0),
+        moved=sum(map(math.prod, mine.values())),
+        matrices=sum(map(math.prod, inner)),
+        factors=sum(map(_factors, mine.values())),
+        largest=max(map(math.prod, mine.values()), default=0),
+        eight_bit=sum(_eight_bit(n, math.prod(shape)) for n, shape in mine.items()),
+        vision=any(part_of(n) in ("vision", "projector") for n in mine),
+        plain=not added,
+        rank=lora.rank if lora else 0,
+        adapted=frozenset(n.split(".")[-4] for n in added if ".layers.0." in n and part_of(n) == "language"),
+        layer=sum(math.prod(shape) for n, shape in named.items() if ".layers.0." in n),
+    )
+
+
+def weight_bytes(weights: Trained, b: int) -> int:
+    """Bytes of the model's own weights. b: of one that isn't in 4 bits. Those in 4 have a scale of one byte for each 64, and a
+    float32 for each 256 scales."""
+    return b * (weights.whole - weights.nf4) + weights.nf4 // 2 + weights.nf4 // 64 + FULL * (weights.nf4 // (64 * 256))
+
+
+def master_bytes(weights: Trained, b: int) -> int:
+    """Bytes of float32 masters. Adapters are float32 themselves."""
+    return FULL * weights.moved if b < FULL and weights.plain else 0
+
+
+def stepped_bytes(optimizer: str, weights: Trained, b: int) -> int:
+    """Bytes of an offloaded optimiser that are on the device during a step: of as many weights as are stepped together."""
+    everything = master_bytes(weights, b) + moments(optimizer, weights)
+    return everything * min(weights.moved, max(AT_ONCE, weights.largest)) // weights.moved
+
+
+def _factors(shape: tuple[int, ...]) -> int:
+    """Numbers that torch's Adafactor keeps of a weight: a row and a column of each matrix."""
+    if len(shape) == 1:
+        return shape[0]
+    return math.prod(shape[:-1]) + math.prod(shape[:-2]) * shape[-1]
+
+
+def _eight_bit(name: str, size: int) -> int:
+    """Bytes that bitsandbytes' AdamW keeps of a weight: two bytes, and two scales for each 256; in float32 for embeddings and
+    small weights."""
+    if size < SMALL or "embed" in name:
+        return 2 * FULL * size
+    return 2 * size + 2 * FULL * -(-size // BLOCK)
+
+
+def moments(optimizer: str, weights: Trained) -> int:
+    """Bytes that an optimiser keeps."""
+    if optimizer in EIGHT_BIT:
+        return weights.eight_bit
+    if optimizer in ("adamw", "adam"):
+        return 2 * FULL * weights.moved
+    if optimizer == "muon":
+        return FULL * (2 * weights.moved - weights.matrices)
+    return FULL * (weights.factors if optimizer == "adafactor" else weights.moved)
