@@ -1,7 +1,6 @@
 """What teams of ranks that share rows compute, and what one process does, for tests that compare them.
 
-The file is also the program of each process: `python row_teams.py RANK RANKS FOLDER` computes the cases that FOLDER/cases.json
-lists, and writes the figures of each to FOLDER/NUMBER.RANK.pt.
+The file is also the program of each process: see `learners.start`.
 """
 
 from __future__ import annotations
@@ -9,8 +8,6 @@ from __future__ import annotations
 import contextlib
 import datetime
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,11 +31,6 @@ from mmrl.train.update.learner import Learner
 from mmrl.train.update.pack_conversations import pack, pad_passes
 
 TEMPERATURE = 0.8
-
-
-def case(family: str, **options: Any) -> dict[str, Any]:
-    """Options of `figures`."""
-    return {"family": family, **options}
 
 
 def policy_of(family: str, way: str | None) -> VLM:
@@ -116,31 +108,6 @@ def _passed(policy: VLM, critic: Critic, batch: Any, checkpointed: bool) -> dict
     return found
 
 
-def start(count: int, folder: Path, cases: Sequence[dict[str, Any]]) -> list[subprocess.Popen[str]]:
-    """Processes that together compute these cases."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "cases.json").write_text(json.dumps(cases))
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": os.pathsep.join(sys.path)}
-    program = [sys.executable, __file__]
-    return [
-        subprocess.Popen([*program, str(n), str(count), str(folder)], env=env, stderr=subprocess.PIPE, text=True)
-        for n in range(count)
-    ]
-
-
-def ended(processes: Sequence[subprocess.Popen[str]], folder: Path, timeout: float) -> list[list[dict[str, torch.Tensor]]]:
-    """The figures of each case, rank by rank."""
-    try:
-        for process in processes:
-            _, said = process.communicate(timeout=timeout)
-            assert process.returncode == 0, said[-3000:]
-    finally:
-        for process in processes:
-            process.kill()
-    cases = json.loads((folder / "cases.json").read_text())
-    return [[torch.load(folder / f"{n}.{r}.pt") for r in range(len(processes))] for n in range(len(cases))]
-
-
 def apart(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor], bound: float = 1e-5) -> list[str]:
     """What differs by more than `bound`, of gradients by more than that share of the largest one."""
     found = [] if one.keys() == other.keys() else [f"names: {sorted(one.keys() ^ other.keys())[:4]}"]
@@ -160,7 +127,7 @@ def main() -> None:
     )
     import other_families
 
-    for number, options in enumerate(json.loads((folder / "cases.json").read_text())):
+    for number, options in enumerate(json.loads((folder / "play.json").read_text())):
         torch.save(figures(**options), folder / f"{number}.{rank}.pt")
         other_families.policy.cache_clear()
     distributed.barrier()

@@ -11,6 +11,7 @@ B rows of S tokens, n ranks, H heads of queries, N heads of keys.
 from __future__ import annotations
 
 import contextlib
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from itertools import accumulate
@@ -119,9 +120,9 @@ def vectors_of_slice(team: Team, mask_BS: torch.Tensor, vectors_NH: torch.Tensor
 
 def shares(sizes: Sequence[int], count: int) -> list[range]:
     """Divide things of these sizes, in their order, into so many neighbouring parts of about one size; some may be empty."""
-    starts, total = [0, *accumulate(sizes)], sum(sizes)
-    firsts = [next((i for i, start in enumerate(starts) if start * count >= k * total), len(sizes)) for k in range(count)]
-    return [range(first, end) for first, end in zip(firsts, [*firsts[1:], len(sizes)], strict=True)]
+    starts, total = accumulate(sizes, initial=0), sum(sizes)
+    parts = [(2 * start + size) * count // (2 * total) for start, size in zip(starts, sizes, strict=False)]
+    return [range(bisect_left(parts, k), bisect_left(parts, k + 1)) for k in range(count)]
 
 
 def joined(team: Team, own: torch.Tensor, start: int, length: int) -> torch.Tensor:

@@ -108,7 +108,9 @@ def geometry(tower: Any, grid_thw: torch.Tensor, device: torch.device) -> dict[s
 def _look(tower: Any, hidden_states: torch.Tensor, grid_thw: torch.Tensor, **kwargs: Any) -> Any:
     """The tower's forward. Of a pass that a team shares, each rank looks at some of the frames."""
     team = pass_team()
-    return _seen(tower, hidden_states, grid_thw, **kwargs) if team is None else _seen_together(team, tower, hidden_states, grid_thw, **kwargs)
+    if team is None:
+        return _seen(tower, hidden_states, grid_thw, **kwargs)
+    return _seen_together(team, tower, hidden_states, grid_thw, **kwargs)
 
 
 def _seen_together(team: Team, tower: Any, patches: torch.Tensor, grid_thw: torch.Tensor, **kwargs: Any) -> Any:
@@ -150,8 +152,8 @@ def _placeholder_masks(model: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _added_to_pictures(hidden_BSH: torch.Tensor, mask_BS: torch.Tensor, vectors_NH: torch.Tensor) -> torch.Tensor:
-    """The language model's `_deepstack_process`: vectors are added to the tokens of pictures, of which there are N. Of shared rows
-    the hidden states are a slice, and the others whole."""
+    """The language model's `_deepstack_process`: vectors are added to the tokens of pictures, of which there are N. Of
+    shared rows the hidden states are a slice, and the others whole."""
     team = slicing_team()
     if team is not None:
         return hidden_BSH + vectors_of_slice(team, mask_BS, vectors_NH.to(hidden_BSH.dtype))

@@ -19,6 +19,7 @@ def check_compute(config: RunConfig, acts: bool, algorithms: Sequence[Algorithm 
     check_sampler(config, acts)
     check_placement(config, acts)
     check_learners(config)
+    check_sequence_parallel(config)
     check_staleness(config, acts, algorithms)
 
 
@@ -106,6 +107,21 @@ def check_learners(config: RunConfig) -> None:
                 f'stages.{number}.optimizer = "adafactor" doesn\'t support weights sharded over {several}: use another, or '
                 'compute.weights = "replicated"'
             )
+
+
+def check_sequence_parallel(config: RunConfig) -> None:
+    """Refuse teams that don't divide the learners, and policies whose rows can't be shared; a model's own limits are checked with
+    the model."""
+    size, learners, policy = config.compute.sequence_parallel, config.compute.learners, config.policy
+    if size == 1:
+        return
+    where = f"compute.sequence_parallel = {size}"
+    if learners % size:
+        raise UserError(f"{where} doesn't divide compute.learners = {learners}: change one of them")
+    if policy.kind not in ("vlm", "reward"):
+        raise UserError(f'{where} divides rows of text, but policy.kind = "{policy.kind}": leave it out, or use "vlm"')
+    if policy.attn_implementation == "eager":
+        raise UserError(f'{where} has no attention of policy.attn_implementation = "eager": use "auto"')
 
 
 def check_policy_device(config: RunConfig, acts: bool) -> None:
