@@ -47,7 +47,7 @@ def test_two_learners_that_share_rows_do_what_one_does(both):
 
 def test_both_compute_all_rows_and_each_its_own_targets(both):
     """A pass of a team has targets of both, where its prompt has several completions."""
-    alone, played = both
+    _, played = both
     first, second = (share["own"] for share in played["plain"])
     assert [len(targets) for targets in first] == [len(targets) for targets in second]
     assert all(a and b for targets in zip(first, second, strict=True) for a, b in zip(*targets, strict=True))

@@ -1,5 +1,6 @@
 """Rows that ranks share: log-probabilities, entropies, values and gradients are those of one process."""
 
+import json
 from types import SimpleNamespace
 
 import pytest
@@ -8,11 +9,14 @@ import torch
 import learners
 import other_families
 import row_teams
+import runs
 from mmrl.api.errors import UserError
 from mmrl.compute.teams import Team
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.vlm import slices
-from mmrl.policies.vlm.sharable import SHARABLE, check_sharable
+from mmrl.policies.vlm.sharable import QWEN, SHARABLE, check_sharable
+from mmrl.registry import plugins
+from mmrl.train.checks.run_file import check_model
 
 TWO = [
     {"family": "qwen2_5_vl", "team": 2, "sharded": True, "checkpointed": True},  # a text, and pictures of several sizes
@@ -29,6 +33,10 @@ MORE = [
     {"family": "qwen2_5_vl", "team": 2, "pictures": [3], "sharded": True},  # a rank without a prompt
     {"family": "qwen3_vl", "team": 2, "pictures": [0, 0]},
     {"family": "qwen3_vl", "team": 2, "budget": 10_000, "pictures": [1, 2, 0, 1]},  # several rows in a pass
+]
+OTHERS = [
+    {"family": family, "team": 2, "sharded": bool(number % 2)}
+    for number, family in enumerate((*sorted(set(SHARABLE) - set(QWEN)), "internvl3_5", "pixtral"))
 ]
 FOUR = [
     {"family": "qwen2_5_vl", "team": 4, "sharded": True},  # two heads of keys
@@ -67,6 +75,12 @@ def test_two_ranks_do_what_one_does(tmp_path):
 @pytest.mark.timeout(1200)
 def test_two_ranks_in_all_ways(tmp_path):
     assert compared(tmp_path, 2, MORE) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_two_ranks_with_other_families(tmp_path):
+    assert compared(tmp_path, 2, OTHERS) == {}
 
 
 @pytest.mark.slow
@@ -141,7 +155,7 @@ def test_a_language_model_gets_its_slice_and_whole_masks():
     [
         ("tiny:qwen2_5_vl:hidden=64", 8, r"a qwen2_5_vl model \(it has 4 heads of attention\): leave it out"),
         ("tiny:qwen3_5", 2, r"a qwen3_5 model \(its layers with linear attention have a state"),
-        ("tiny:llava", 2, r"a llava model \(tried are qwen2_vl, qwen2_5_vl, qwen3_vl"),
+        ("tiny:llama4", 2, r"a llama4 model \(its layers of llama4_text were not tried so; these were: qwen2_vl, qwen2_5_vl"),
     ],
 )
 def test_models_that_can_not_be_divided(model, size, why):
@@ -152,7 +166,8 @@ def test_models_that_can_not_be_divided(model, size, why):
 def test_models_that_can_be(tmp_path):
     check_sharable(PolicyConfig(model="tiny:qwen2_5_vl:hidden=64"), 4)
     check_sharable(PolicyConfig(model="some/hub-name"), 4)
-    (tmp_path / "config.json").write_text('{"model_type": "qwen2_vl", "num_attention_heads": 6, "num_key_value_heads": 2}')
+    text = {"num_attention_heads": 6, "num_key_value_heads": 2}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen2_vl", "text_config": text}))
     check_sharable(PolicyConfig(model=str(tmp_path)), 2)
     with pytest.raises(UserError, match="it has 6 heads of attention"):
         check_sharable(PolicyConfig(model=str(tmp_path)), 4)
@@ -173,3 +188,14 @@ def test_a_loaded_model_says_what_its_configuration_does_not():
         family.model, family.capabilities = model, capabilities
         with pytest.raises(UserError, match=rf"compute\.sequence_parallel = 2 can't divide the rows of a x model \({why}\)"):
             family.share_rows(2)
+
+
+def test_the_models_of_a_run_file_are_checked(tmp_path):
+    compute = {"learners": 4, "sequence_parallel": 4}
+    config = runs.toy_config(tmp_path, policy={"model": "tiny:llama4"}, compute=compute)
+    with pytest.raises(UserError, match=r"can't divide the rows of 'tiny:llama4'"):
+        check_model(config, plugins.registry().get("policies", "vlm"))
+    stages = [{"kind": "distill", "steps": 1, "teacher": "tiny:qwen2_5_vl:hidden=32"}]
+    config = runs.toy_config(tmp_path, policy={"model": "tiny:qwen2_5_vl:hidden=64"}, compute=compute, stages=stages)
+    with pytest.raises(UserError, match=r"stages\.0\.teacher: .*can't divide the rows of 'tiny:qwen2_5_vl:hidden=32'"):
+        check_model(config, plugins.registry().get("policies", "vlm"))

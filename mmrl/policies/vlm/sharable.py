@@ -11,8 +11,19 @@ from mmrl.policies.lora import adapter_chain
 from mmrl.policies.vlm import suitability, tiny
 from mmrl.policies.vlm.slices import indivisible
 
-SHARABLE = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe")
-"""`model_type` of families of which tests compare shared rows with those of one process."""
+QWEN = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe")
+SHARABLE = (
+    *QWEN,
+    *("aya_vision", "cohere2_vision", "deepseek_vl", "gemma3", "glm46v", "glm4v", "glm4v_moe", "idefics3", "internvl"),
+    *("kimi_k25", "llava", "llava_onevision", "mistral3", "ovis2", "smolvlm"),
+)
+"""`model_type` of families of which tests compare shared rows with those of one process. Not Llama 4, whose layers count the
+tokens that they are given."""
+BACKBONES = (
+    *(f"{kind}_text" for kind in ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "gemma3", "glm4v", "glm4v_moe")),
+    *("cohere2", "deepseek_v3", "llama", "mistral", "qwen2", "qwen3"),
+)
+"""`model_type` of the language models in them."""
 
 
 def check_sharable(config: PolicyConfig, size: int, online: bool = False) -> None:
@@ -21,24 +32,27 @@ def check_sharable(config: PolicyConfig, size: int, online: bool = False) -> Non
     _, name = adapter_chain(config.model)
     if not name.startswith("tiny:") and not Path(name).is_dir() and not online:
         return
-    settings = _settings(name)
-    kind, text = str(settings.get("model_type", "")), {**settings, **(settings.get("text_config") or {})}
-    heads = text.get("num_attention_heads") or 1
+    settings = _settings(name, config.trust_remote_code)
+    kind, text = settings.model_type, settings.get_text_config()
+    heads = text.num_attention_heads
     why = ""
-    if "linear_attention" in (text.get("layer_types") or ()):
+    if "linear_attention" in (getattr(text, "layer_types", None) or ()):
         why = "its layers with linear attention have a state, which goes from token to token"
-    elif kind not in SHARABLE:
-        why = f"tried are {', '.join(SHARABLE)}"
-    if why := why or indivisible(size, heads, text.get("num_key_value_heads") or heads):
+    elif kind not in SHARABLE or text.model_type not in BACKBONES:
+        why = f"its layers of {text.model_type} were not tried so; these were: {', '.join(SHARABLE)}"
+    if why := why or indivisible(size, heads, getattr(text, "num_key_value_heads", None) or heads):
         raise UserError(
             f"compute.sequence_parallel = {size} can't divide the rows of {name!r}, a {kind} model ({why}): leave it out, or use "
             "another model"
         )
 
 
-def _settings(name: str) -> dict[str, Any]:
-    if not name.startswith("tiny:"):
-        return suitability.read_settings(name)
-    options = tiny.parse(name, 0)
-    found: dict[str, Any] = tiny.skeleton(options["family"], hidden=options["hidden"], layers=options["layers"]).config.to_dict()
-    return found
+def _settings(name: str, trusted: bool) -> Any:
+    """The configuration of a model."""
+    if name.startswith("tiny:"):
+        options = tiny.parse(name, 0)
+        return tiny.skeleton(options["family"], hidden=options["hidden"], layers=options["layers"]).config
+    from transformers import AutoConfig
+
+    suitability.read_settings(name)
+    return AutoConfig.from_pretrained(name, trust_remote_code=trusted)
