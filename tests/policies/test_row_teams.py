@@ -13,9 +13,10 @@ import runs
 from mmrl.api.errors import UserError
 from mmrl.compute.teams import Team
 from mmrl.config.sections import PolicyConfig
-from mmrl.policies.vlm import slices
+from mmrl.policies.vlm import sharable, slices
 from mmrl.policies.vlm.sharable import QWEN, SHARABLE, check_sharable
 from mmrl.registry import plugins
+from mmrl.train.checks.compute import check_sequence_parallel
 from mmrl.train.checks.run_file import check_model
 
 TWO = [
@@ -136,6 +137,23 @@ def test_which_heads_can_be_divided(size, heads, keys, why):
     assert why in found if why else not found
 
 
+class Local(Team):
+    """A team of which only this rank is there: it keeps its own piece."""
+
+    def swap(self, x, split, join):
+        return x.chunk(self.size, split)[self.place]
+
+
+@pytest.mark.parametrize(("size", "heads", "keys"), [(2, 4, 2), (4, 4, 2), (4, 8, 1), (2, 8, 4)])
+def test_each_rank_gets_the_keys_of_its_queries(size, heads, keys):
+    query, key = (torch.arange(n, dtype=torch.float32).view(1, n, 1, 1) for n in (heads, keys))
+    for place in range(size):
+        q, k, v = slices.by_heads(Local(size=size, place=place, group=None, host=None), query, key, -key)
+        each = k.repeat_interleave(q.shape[1] // k.shape[1], 1)
+        assert torch.equal(each, torch.div(q, heads // keys, rounding_mode="floor"))
+        assert torch.equal(v, -k) and slices.share_of(None, q, k).num_key_value_groups == q.shape[1] // k.shape[1]
+
+
 def test_a_language_model_gets_its_slice_and_whole_masks():
     mask = torch.zeros(1, 1, 4, 4)
     given = {"inputs_embeds": torch.arange(8.0).view(1, 4, 2), "position_ids": torch.arange(12).view(3, 1, 4), "use_cache": False}
@@ -190,12 +208,28 @@ def test_a_loaded_model_says_what_its_configuration_does_not():
             family.share_rows(2)
 
 
-def test_the_models_of_a_run_file_are_checked(tmp_path):
-    compute = {"learners": 4, "sequence_parallel": 4}
-    config = runs.toy_config(tmp_path, policy={"model": "tiny:llama4"}, compute=compute)
+def test_the_models_of_a_run_file_are_checked(tmp_path, monkeypatch):
+    compute, spec = {"learners": 2, "sequence_parallel": 2}, plugins.registry().get("policies", "vlm")
     with pytest.raises(UserError, match=r"can't divide the rows of 'tiny:llama4'"):
-        check_model(config, plugins.registry().get("policies", "vlm"))
-    stages = [{"kind": "distill", "steps": 1, "teacher": "tiny:qwen2_5_vl:hidden=32"}]
-    config = runs.toy_config(tmp_path, policy={"model": "tiny:qwen2_5_vl:hidden=64"}, compute=compute, stages=stages)
-    with pytest.raises(UserError, match=r"stages\.0\.teacher: .*can't divide the rows of 'tiny:qwen2_5_vl:hidden=32'"):
-        check_model(config, plugins.registry().get("policies", "vlm"))
+        check_model(runs.toy_config(tmp_path, policy={"model": "tiny:llama4"}, compute=compute), spec)
+    asked = []
+    monkeypatch.setattr(sharable, "check_sharable", lambda policy, *given: asked.append((policy.model, *given)))
+    policy, teacher = "tiny:qwen2_5_vl:hidden=64", "tiny:qwen2_5_vl:hidden=32"
+    stages = [{"kind": "distill", "steps": 1, "teacher": teacher}]
+    check_model(runs.toy_config(tmp_path, policy={"model": policy}, compute=compute, stages=stages), spec, online=True)
+    assert asked == [(policy, 2, True), (teacher, 2, True)]
+
+
+@pytest.mark.parametrize(
+    ("compute", "policy", "why"),
+    [
+        ({"learners": 3}, {}, r"compute\.sequence_parallel = 2 doesn't divide compute\.learners = 3: change one of them"),
+        ({"learners": 2}, {"kind": "vla"}, r'2 divides rows of text, but policy\.kind = "vla": leave it out, or use "vlm"'),
+        ({"learners": 2}, {"attn_implementation": "eager"}, r'policy\.attn_implementation = "eager": use "auto"'),
+    ],
+)
+def test_what_teams_do_not_support(tmp_path, compute, policy, why):
+    compute, model = {**compute, "sequence_parallel": 2}, {"model": "tiny:qwen2_5_vl"}
+    with pytest.raises(UserError, match=why):
+        check_sequence_parallel(runs.toy_config(tmp_path, policy={**model, **policy}, compute=compute))
+    check_sequence_parallel(runs.toy_config(tmp_path, policy=model, compute={"learners": 4, "sequence_parallel": 2}))

@@ -303,8 +303,8 @@ class ConversationPacker:
                 out = torch.tensor([group % parts != k for group in groups])
                 kept = credit.advantages.masked_fill(out if credit.advantages.ndim == 1 else out[:, None], torch.nan)
                 mine = Credit(advantages=kept, values_NT=credit.values_NT, returns_NT=credit.returns_NT)
-            kept: dict[str, Any] = {"keep_zero": options.keep_zero, "team": self.team}
-            batch = pack(rollouts, mine, self.policy, shared_prefix=self.shared, budget=self.budget, **kept)
+            given: dict[str, Any] = {"shared_prefix": self.shared, "budget": self.budget, "team": self.team}
+            batch = pack(rollouts, mine, self.policy, keep_zero=options.keep_zero, **given)
             found.append(pad_passes(batch, self.policy, self.team))
         return found
 

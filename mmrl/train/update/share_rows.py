@@ -8,6 +8,7 @@ all of its tokens.
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from typing import Any
 
 import torch
 
@@ -38,5 +39,5 @@ def own_targets(micro: MicroBatch, number: int, team: Team, policy: VLM) -> Micr
     tensors |= {name: tensors[name][mine_L] for name in OF_TOKENS if name in tensors}
     tensors |= {name: tensors[name][dealt_R] for name in OF_ROLLOUTS}
     tensors["kept_K"] = torch.cat([micro.source_L, micro.final_R]).unique()
-    there = upload(tensors, policy.device)
+    there: dict[str, Any] = upload(tensors, policy.device)
     return replace(micro, shared=Shared(team=team, kept_K=there.pop("kept_K")), **there)
