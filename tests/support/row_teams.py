@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import distributed
+from torch.autograd.graph import saved_tensors_hooks
 
 import vlm_cases
 from mmrl.algorithms.loss import average
@@ -56,8 +57,9 @@ def figures(
     small: bool = False,
     chunk: int = 0,
 ) -> dict[str, torch.Tensor]:
-    """Log-probabilities, entropies, values [N, T] and the gradients of a loss that reads all three. Each rank has every n-th
-    prompt. small: attention by blocks of a few tokens. chunk: logits of so many tokens at a time."""
+    """Log-probabilities, entropies, values [N, T] and the gradients of a loss that reads all three; `kept`, the bytes that the
+    largest forward pass of each rank keeps for the backward pass. Each rank has every n-th prompt. small: attention by blocks
+    of a few tokens. chunk: logits of so many tokens at a time."""
     policy = policy_of(family, way)
     before, vlm.LOGIT_CHUNK = vlm.LOGIT_CHUNK, chunk * len(policy.bias_V) or vlm.LOGIT_CHUNK
     made = vlm_cases.rollouts(policy, [vlm_cases.prompt(k, n) for k, n in enumerate(pictures)], group=3)
@@ -87,20 +89,30 @@ class _Of:
 def _passed(policy: VLM, critic: Critic, batch: Any, checkpointed: bool) -> dict[str, torch.Tensor]:
     shape = (len(batch.lengths_N), int(batch.lengths_N.max()))
     sums = {name: torch.zeros(shape) for name in ("logprobs", "entropies", "values", "times")}
-    passes = torch.zeros(ranks.world_size(), 2)
+    passes, kept = torch.zeros(ranks.world_size(), 2), torch.zeros(ranks.world_size())
+    weights = {p.untyped_storage().data_ptr() for p in policy.model.parameters()}
     for micro in batch.micro:
-        with gradient_checkpointing(policy.model, checkpointed):
+        storages: dict[int, torch.Tensor] = {}
+
+        def keep(x: torch.Tensor, storages: dict[int, torch.Tensor] = storages) -> torch.Tensor:
+            storages[x.untyped_storage().data_ptr()] = x
+            return x
+
+        with gradient_checkpointing(policy.model, checkpointed), saved_tensors_hooks(keep, lambda x: x):
             out = policy.outputs(micro, TEMPERATURE, states=True, entropy_gradient=True)
             values_L, values_R, _ = critic.values(micro, out.states_QH)
             loss_L = out.logprobs_L * micro.advantages_L - 0.1 * out.entropy_L + 0.01 * values_L**2
             loss = average(loss_L, micro, batch, "token") + 0.01 * values_R.square().sum()
-            loss.backward()
+        held = sum(x.untyped_storage().nbytes() for ptr, x in storages.items() if ptr not in weights)
+        kept[ranks.rank()] = max(kept[ranks.rank()], held)
+        storages.clear()
+        loss.backward()
         place = (micro.rollout_L, micro.place_L)
         for name, one in (("logprobs", out.logprobs_L), ("entropies", out.entropy_L), ("values", values_L)):
             sums[name][place] = one.detach()
         sums["times"][place] += 1
         passes[ranks.rank()] += torch.tensor([1.0, float(len(micro.target_L))])
-    found = {name: ranks.all_reduce_sum(one) for name, one in sums.items()} | {"passes": ranks.all_reduce_sum(passes)}
+    found = {name: ranks.all_reduce_sum(one) for name, one in (sums | {"passes": passes, "kept": kept}).items()}
     for name, p in [*policy.parameters(), *critic.parameters()]:
         if p.grad is not None or policy.root is None:
             whole = torch.zeros_like(p) if p.grad is None else full_tensor(p.grad)
@@ -112,7 +124,7 @@ def apart(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor], bound: f
     """What differs by more than `bound`, of gradients by more than that share of the largest one."""
     found = [] if one.keys() == other.keys() else [f"names: {sorted(one.keys() ^ other.keys())[:4]}"]
     largest = max((float(x.abs().max()) for name, x in one.items() if name.startswith("grad/")), default=1.0)
-    for name in sorted(one.keys() & other.keys() - {"passes"}):
+    for name in sorted(one.keys() & other.keys() - {"passes", "kept"}):
         gap = float((one[name] - other[name]).abs().max()) if one[name].numel() else 0.0
         if not gap <= bound * (max(largest, 1.0) if name.startswith("grad/") else 1.0):
             found.append(f"{name}: {gap:.2e}")

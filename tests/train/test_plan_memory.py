@@ -125,7 +125,7 @@ def test_checkpointing_keeps_what_goes_into_layers(dtype):
 
 @pytest.mark.parametrize("on", [False, True])
 def test_a_team_divides_activations_and_holds_the_rest_whole(on):
-    """By hand: half of each layer, twice the embeddings, once the pixels and vectors of pictures, and the states of targets."""
+    """By hand: half of each layer, and whole the embeddings, the pixels, the vectors of pictures, and the states of targets."""
     shapes, sizes = shapes_of(PUBLISHED["Qwen/Qwen2.5-VL-3B"], "it"), Sizes(text=128, images=64, pixels=200_000, completion=512)
     parts = {}
     for team in (1, 2):
@@ -136,7 +136,7 @@ def test_a_team_divides_activations_and_holds_the_rest_whole(on):
         (parts[team],) = [part for part in update(shapes, config, work, weights, "gpu") if part.name == "activations"]
     worst = max(work.micro, key=lambda m: m.tokens)
     v, hidden = shapes.vision, shapes.text.hidden
-    vectors = worst.patches // v.merge**2 + 2 * worst.tokens + 2 * worst.targets
+    vectors = worst.patches // v.merge**2 + worst.tokens + 2 * worst.targets
     whole = 4 * worst.patches * v.values + 2 * hidden * vectors
     assert parts[2].bytes - whole == pytest.approx(parts[1].bytes / 2, rel=0.02)
     assert parts[2].because == f"{parts[1].because}, divided among 2 learners"

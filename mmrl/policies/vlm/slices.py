@@ -68,7 +68,7 @@ def sliced(team: Team, given: Mapping[str, Any]) -> dict[str, Any]:
     found = dict(given)
     for name, value in given.items():
         if name in ("input_ids", "inputs_embeds") and value is not None:
-            found[name] = team.own(value, 1)
+            found[name] = team.own(value, 1).clone()  # a view would keep the embeddings of whole rows for the backward pass
         elif name == "position_ids" and value is not None:
             found[name] = team.own(value, -1)
         elif name == "attention_mask" and isinstance(value, torch.Tensor) and value.ndim == 2:

@@ -122,7 +122,8 @@ def _seen_together(team: Team, tower: Any, patches: torch.Tensor, grid_thw: torc
     mine = shares(sizes, team.size)[team.place]
     looked = mine or range(1)
     first, count = sum(sizes[: looked.start]), sum(sizes[looked.start : looked.stop])
-    output = _seen(tower, patches[first : first + count], frames[looked.start : looked.stop], **kwargs)
+    own = patches[first : first + count].clone()  # a view would keep all pixels for the backward pass
+    output = _seen(tower, own, frames[looked.start : looked.stop], **kwargs)
     merge = tower.config.spatial_merge_size**2
     start, kept = (first // merge, count // merge) if mine else (0, 0)
 

@@ -14,15 +14,15 @@ def slice_of(micro: Micro, team: int) -> Micro:
 
 
 def whole_rows(shapes: Shapes, micro: Micro, team: int, b: int, dense: bool) -> int:
-    """Bytes that each of a team keeps beyond its slice: the pixels, the vectors of all pictures, the embeddings before and after
-    they are put in, the states that targets are predicted from, and with `dense` attention the mask of whole rows."""
+    """Bytes that each of a team holds beyond its slice: during a forward pass the pixels, the vectors of all pictures and the
+    embeddings that they are put into; the states that targets are predicted from, and with `dense` attention the mask."""
     if team == 1:
         return 0
     t, v = shapes.text, shapes.vision
     mask = b * micro.rows * (micro.length**2 - slice_of(micro, team).length ** 2) if dense else 0
     pixels = 4 * micro.patches * v.values  # float32
     vectors = micro.patches // v.merge**2 * (1 + v.taps)
-    return mask + pixels + b * t.hidden * (vectors + 2 * micro.tokens + 2 * micro.targets)
+    return mask + pixels + b * t.hidden * (vectors + micro.tokens + 2 * micro.targets)
 
 
 def bytes_swapped(shapes: Shapes, tokens: int, team: int, b: int) -> float:
