@@ -90,12 +90,14 @@ def _passed(policy: VLM, critic: Critic, batch: Any, checkpointed: bool) -> dict
     shape = (len(batch.lengths_N), int(batch.lengths_N.max()))
     sums = {name: torch.zeros(shape) for name in ("logprobs", "entropies", "values", "times")}
     passes, kept = torch.zeros(ranks.world_size(), 2), torch.zeros(ranks.world_size())
-    weights = {p.untyped_storage().data_ptr() for p in policy.model.parameters()}
+    whole_weights = [] if policy.root else list(policy.model.parameters())
+    weights = {p.untyped_storage().data_ptr() for p in whole_weights}
     for micro in batch.micro:
         storages: dict[int, torch.Tensor] = {}
 
         def keep(x: torch.Tensor, storages: dict[int, torch.Tensor] = storages) -> torch.Tensor:
-            storages[x.untyped_storage().data_ptr()] = x
+            if policy.root is None:  # gathered weights would be counted
+                storages[x.untyped_storage().data_ptr()] = x
             return x
 
         with gradient_checkpointing(policy.model, checkpointed), saved_tensors_hooks(keep, lambda x: x):
