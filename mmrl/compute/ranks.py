@@ -201,6 +201,18 @@ def use_group(purpose: str) -> Iterator[None]:
         del _thread.purpose
 
 
+def neighbours(size: int, backend: str | None = None) -> Any:
+    """The process group of this rank and those beside it: ranks 0..size - 1, size..2 size - 1, ... size: divides the number of
+    ranks. backend: by default that of all ranks, for tensors on any device. Call it on all ranks."""
+    purpose = f"{size} neighbours {backend or ''}"
+    if purpose not in _groups:
+        for first in range(0, world_size(), size):
+            made = distributed.new_group(list(range(first, first + size)), COLLECTIVE_TIMEOUT, backend)
+            if first <= rank() < first + size:
+                _groups[purpose] = made
+    return _groups[purpose]
+
+
 # -- beginning and end ----------------------------------------------------------------------------------------------------
 
 

@@ -30,6 +30,9 @@ class ComputeConfig(Section):
     """Number of processes that train together, each on its own device."""
     weights: Literal["sharded", "replicated"] = "sharded"
     """With several learners: each holds a shard of the weights, gradients and optimiser state (FSDP2), or all of them."""
+    sequence_parallel: Positive = 1
+    """Number of neighbouring learners that compute each row of an update together, each a slice of its tokens, for rows that one
+    device can't hold; divides `learners`."""
     placement: Literal["colocated", "separate", "hybrid"] = "colocated"
     """Where completions are sampled: in the learners, in separate processes (Ray actors), or in both."""
     engines: Positive = 1

@@ -14,6 +14,7 @@ import torch
 from mmrl.api.simulators.layout import Ratio, per_target, values_per_target
 from mmrl.api.simulators.types import Observation
 from mmrl.api.types import Rollout
+from mmrl.compute.teams import Team
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +76,15 @@ class ActionMicroBatch(Targets):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Shared:
+    """A pass that a team of ranks computes together. All have the same rows, and each the targets of other rollouts."""
+
+    team: Team
+    kept_K: torch.Tensor
+    """int64, ascending: the flat positions in the rows from which some rank's targets or final states are taken."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ForwardOutputs:
     """Outputs of one forward pass for a micro-batch's targets."""
 
@@ -101,7 +111,8 @@ class MicroBatch(Targets):
     positions: torch.Tensor | None
     """int64 [axes, B, S] rotary positions, restarting after the prompt in every segment; None lets the model count."""
     media: Mapping[str, torch.Tensor]
-    """Keyword arguments of the model's forward: pixels, grids; concatenated over the rows' prompts."""
+    """Keyword arguments of the model's forward: pixels, grids; concatenated over the rows' prompts. In a shared pass they are on
+    the host until it begins, as the rows of a whole team are many."""
     source_L: torch.Tensor
     """int64 index into the flattened [B * S] rows of the position that predicts each trained token."""
     target_L: torch.Tensor
@@ -110,6 +121,8 @@ class MicroBatch(Targets):
     """int64 index into the flattened rows of the last token of each rollout: its final state."""
     final_rollout_R: torch.Tensor
     """int64 index of the rollout of each of these."""
+    shared: Shared | None = None
+    """Who computes the pass together; None: this rank alone."""
 
     def critic_values(self, values_QU: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """A critic's values [L + R, 1] -> before each trained token [L], and after each rollout [R]."""

@@ -74,7 +74,7 @@ def train(
             ranks.run_on_all(lambda: check_shared(path))
         found = ranks.broadcast_from_first(lambda: newest_checkpoint(folder))
         if found is None:
-            check_model(config, setup.policy)
+            check_model(config, setup.policy, online=True)
         ranks.run_on_all(lambda: check_memory(setup, progress))
         judge = held.enter_context(_judge(setup))
         source = found / checkpoint.POLICY if found else None

@@ -1980,6 +1980,9 @@ ENTRIES = {
     "compute.learners": Effect(
         to=2, seen=refused("but this is one process: start the run with `mmrl train`"), why="there would be two: test_learners.py"
     ),
+    "compute.sequence_parallel": Effect(
+        to=2, seen=refused("doesn't divide compute.learners = 1"), why="two would share each row: test_row_teams.py"
+    ),
     "compute.weights": Effect(
         to="replicated", each=True, patch=two, seen=both(lambda r: r.spread, True, False), why="each learner holds all of them"
     ),

@@ -25,6 +25,7 @@ from mmrl.ui.cli import main
 RL = {"kind": "rl", "steps": 2, "prompts_per_step": 2, "group_size": 4}
 DISTILL = {"kind": "distill", "steps": 1, "teacher": "tiny:qwen2_5_vl:hidden=64,layers=1"}
 TWO = [{"id": "toy/colour", "name": "one"}, {"id": "toy/colour", "name": "two"}]
+PLAIN = {"model": "tiny:qwen2_5_vl:hidden=32,layers=1"}
 LORA = {"model": "tiny:qwen2_5_vl:hidden=32,layers=1", "lora": {}}
 
 
@@ -71,6 +72,14 @@ REFUSED = {
     "several learners in one process": (
         {"compute": {"learners": 2}},
         r"compute\.learners = 2, but this is one process: start the run with `mmrl train`, which starts the others",
+    ),
+    "rows shared by more than there are": (
+        {"compute": {"learners": 3, "sequence_parallel": 2}},
+        r"compute\.sequence_parallel = 2 doesn't divide compute\.learners = 3: change one of them",
+    ),
+    "shared rows without a team's attention": (
+        {"compute": {"learners": 2, "sequence_parallel": 2}, "policy": {**PLAIN, "attn_implementation": "eager"}},
+        r'compute\.sequence_parallel = 2 has no attention of policy\.attn_implementation = "eager": use "auto"',
     ),
     "several learners that steer": (
         {"compute": {"learners": 2}, "evaluate": {"steer": True}},

@@ -326,14 +326,14 @@ def prepared() -> Any:
                 torch.set_num_threads(before)
 
 
-def start(count: int, folder: Path, plays: Sequence[dict[str, Any]]) -> list[subprocess.Popen[str]]:
-    """Processes that together carry these out, each the arguments of `play`."""
+def start(count: int, folder: Path, plays: Sequence[dict[str, Any]], program: str = __file__) -> list[subprocess.Popen[str]]:
+    """Processes that together carry these out, each the arguments of `play`, or of what else the program plays."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "play.json").write_text(json.dumps(plays))
     env = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": os.pathsep.join(sys.path)}
-    program = [sys.executable, __file__]
+    command = [sys.executable, program]
     return [
-        subprocess.Popen([*program, str(n), str(count), str(folder)], env=env, stderr=subprocess.PIPE, text=True)
+        subprocess.Popen([*command, str(n), str(count), str(folder)], env=env, stderr=subprocess.PIPE, text=True)
         for n in range(count)
     ]
 

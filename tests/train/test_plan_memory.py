@@ -30,10 +30,12 @@ from mmrl.train.plan.memory import (
     peaks,
     recompute_bytes,
     resident,
+    update,
     usable,
 )
 from mmrl.train.plan.published import PUBLISHED
 from mmrl.train.plan.shapes import shapes_of
+from mmrl.train.plan.teams import whole_rows
 from mmrl.train.plan.trained import AT_ONCE, stepped_bytes, trained, weight_bytes
 from mmrl.train.plan.workload import Micro, Sizes, workload
 from mmrl.train.resolve import with_algorithm_defaults
@@ -123,6 +125,28 @@ def test_checkpointing_keeps_what_goes_into_layers(dtype):
     # cosines and sines aren't handed to torch to keep then: the layers' arguments hold them
     assert activations(shapes, planned, b, True) == pytest.approx(found, rel=0.12)
     assert recompute_bytes(shapes, planned, b) > (activations(shapes, planned, b) - activations(shapes, planned, b, True)) / 6
+
+
+@pytest.mark.parametrize("on", [False, True])
+def test_a_team_divides_activations_and_holds_the_rest_whole(on):
+    """By hand: half of each layer, and whole the embeddings, the pixels, the vectors of pictures, and the states of targets."""
+    shapes, sizes = shapes_of(PUBLISHED["Qwen/Qwen2.5-VL-3B"], "it"), Sizes(text=128, images=64, pixels=200_000, completion=512)
+    parts = {}
+    for team in (1, 2):
+        policy = {"model": "Qwen/Qwen2.5-VL-3B", "dtype": "bfloat16"}
+        compute = {"learners": 2, "sequence_parallel": team}
+        config = run_file(compute=compute, policy=policy, train={"gradient_checkpointing": on})
+        work, weights = workload(config, RL, shapes, sizes, 2), trained(shapes, None, RL)
+        (parts[team],) = [part for part in update(shapes, config, work, weights, "gpu") if part.name == "activations"]
+    worst = max(work.micro, key=lambda m: m.tokens)
+    v, hidden = shapes.vision, shapes.text.hidden
+    vectors = worst.patches // v.merge**2 + worst.tokens + 2 * worst.targets
+    whole = 4 * worst.patches * v.values + 2 * hidden * vectors
+    assert parts[2].bytes - whole == pytest.approx(parts[1].bytes / 2, rel=0.02)
+    assert parts[2].because == f"{parts[1].because}, divided among 2 learners"
+    dense = whole_rows(shapes, worst, 2, 2, True) - whole_rows(shapes, worst, 2, 2, False)
+    assert dense == 2 * worst.rows * (worst.length**2 - (-(-worst.length // 2)) ** 2)
+    assert whole_rows(shapes, worst, 1, 2, True) == 0
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -126,6 +126,18 @@ def test_collectives_by_hand():
     assert "collectives" not in {part.name for part in predict(run_file(), MACHINE).stages[0].seconds}
 
 
+def test_a_team_exchanges_heads_by_hand():
+    """16 heads of 128 for queries and outputs, 2 for keys and values, in 36 layers, of which a half goes to the other learner:
+    forward, backward and again in what checkpointing computes."""
+    config = run_file(compute={"learners": 2, "sequence_parallel": 2})
+    plan = predict(config, MACHINE)
+    tokens = sum(m.tokens for m in plan.stages[0].work.micro)
+    assert seconds(plan, "all-to-all") == pytest.approx(3 * tokens * 36 * 2 * (2 * 2048 + 2 * 256) / 2 / 1e11)
+    assert "all-to-all" not in {part.name for part in predict(run_file(compute={"learners": 2}), MACHINE).stages[0].seconds}
+    with pytest.raises(UserError, match=r"compute\.sequence_parallel = 2 doesn't divide 3 learners: change one of them"):
+        predict(config, MACHINE, gpus=3)
+
+
 def test_sampling_apart_and_late_hides_the_shorter_side():
     apart = {"sampler": "vllm", "placement": "separate", "engines": 2, "learners": 2}
     now, late = (predict(run_file(compute={**apart, "staleness": k}), MACHINE).stages[0] for k in (0, 1))

@@ -28,6 +28,7 @@ from mmrl.policies.vlm.block_masks import BLOCK, block_mask
 from mmrl.policies.vlm.by_blocks import attention_by_blocks
 from mmrl.policies.vlm.capabilities import Way
 from mmrl.policies.vlm.packed_rows import additive, with_packed_rows, without_empty_rows
+from mmrl.policies.vlm.slices import by_heads, by_tokens, share_of, slicing_team
 
 LONG = {"cpu": 1024, "cuda": 4096}
 """Device -> no mask of more than so many tokens squared is made, unless the run file names `sdpa` or `eager`. On a CPU, rows that
@@ -75,6 +76,17 @@ def register() -> None:
     for way, name in NAMES.items():
         AttentionInterface.register(name, attention)
         ALL_MASK_ATTENTION_FUNCTIONS.register(name, functools.partial(mask, way))
+
+
+def share_rows(model: Any) -> str:
+    """Let ranks share the rows of a language model, see `slices`. Returns why they can't; empty if they can."""
+    from transformers import AttentionInterface
+
+    implementation = model.config.get_text_config()._attn_implementation
+    if implementation not in (*NAMES.values(), "sdpa"):
+        return f'its attention is computed by "{implementation}"'
+    AttentionInterface.register("sdpa", attention)
+    return ""
 
 
 @contextlib.contextmanager
@@ -141,7 +153,30 @@ def attention(
     softcap: float | None = None,
     **given: Any,
 ) -> tuple[torch.Tensor, None]:
-    """An attention function of transformers; see `transformers.integrations.sdpa_attention`."""
+    """An attention function of transformers; see `transformers.integrations.sdpa_attention`. Of rows that a team shares, it is
+    given a slice of the tokens; see `slices`."""
+    options = {"dropout": dropout, "scaling": scaling, "softcap": softcap, **given}
+    team = slicing_team()
+    if team is None:
+        return _attended(module, query, key, value, attention_mask, **options)
+    query, key, value = by_heads(team, query, key, value)
+    output, _ = _attended(share_of(module, query, key), query, key, value, attention_mask, **options)
+    return by_tokens(team, output), None
+
+
+def _attended(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | BlockMask | None,
+    *,
+    dropout: float,
+    scaling: float | None,
+    softcap: float | None,
+    **given: Any,
+) -> tuple[torch.Tensor, None]:
+    """Attention within whole rows."""
     if not isinstance(attention_mask, BlockMask):
         found: tuple[torch.Tensor, None] = sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **given

@@ -14,13 +14,16 @@ from typing import Any
 
 import torch
 
-from mmrl.policies.batches import MicroBatch
+from mmrl.api.errors import UserError
+from mmrl.api.transfer import upload
+from mmrl.policies.batches import MicroBatch, Shared
 from mmrl.policies.resizing import center_crop, resize
 from mmrl.policies.vlm import attention
 from mmrl.policies.vlm.capabilities import UNKNOWN, Capabilities
 from mmrl.policies.vlm.logits import Logits
 from mmrl.policies.vlm.packed_rows import PackedRows, packed_rows, padded_rows
 from mmrl.policies.vlm.recurrent import share_states
+from mmrl.policies.vlm.slices import at, indivisible, shared_pass
 
 _VISION_SETTING = re.compile(r"(image|video|vision|audio|boi|eoi|fake|global).*token.*(id|index)$")
 _VISION_TOKEN = re.compile(r"image|video|vision|audio|img|patch|media|<row_\d+_col|^TILE|slice(_id)?>", re.IGNORECASE)
@@ -78,6 +81,15 @@ class Family:
     def shares_prefix(self) -> bool:
         """Rows may hold `[prompt][completion 1]..[completion G]`."""
         return self.capabilities.packs
+
+    def share_rows(self, size: int) -> None:
+        """Prepare the model for rows that so many ranks share. Raises UserError if it can't do that."""
+        config, kind = self.model.config.get_text_config(), self.model.config.model_type
+        why = "" if self.capabilities.packs else f"every completion needs a row of its own: {self.capabilities.why_not}"
+        why = why or (f"{', '.join(self.capabilities.recurrent)} have a state" if self.capabilities.recurrent else "")
+        why = why or indivisible(size, config.num_attention_heads, config.num_key_value_heads)
+        if why := why or attention.share_rows(self.model):
+            raise UserError(f"compute.sequence_parallel = {size} can't divide the rows of a {kind} model ({why}): leave it out")
 
     @property
     def pads_prompts(self) -> bool:
@@ -188,12 +200,26 @@ class Family:
         if micro.positions is None:
             return self._separate(micro, at_Q)
         rows = PackedRows(micro.segment_BS, type(self.model.config.get_text_config()))
+        if micro.shared is not None:
+            return self._shared(rows, micro, micro.shared, at_Q)
         with packed_rows(rows):
             hidden = self.packed(rows, micro.ids_BS, micro.positions, micro.media).flatten(0, 1)
         # not hidden[source_L]: the prompt's last token is taken once per completion, and a plain index adds such gradients up
         # in the order of CPU threads
         states = None if at_Q is None else hidden.index_select(0, at_Q)
         return hidden.index_select(0, micro.source_L), self.head, states
+
+    def _shared(
+        self, rows: PackedRows, micro: MicroBatch, shared: Shared, at_Q: torch.Tensor | None
+    ) -> tuple[torch.Tensor, Any, torch.Tensor | None]:
+        """A pass that a team computes together: each rank gets the states that its own targets are predicted from."""
+        assert micro.positions is not None
+        media = upload(micro.media, micro.ids_BS.device, self.on_host)
+        with packed_rows(rows), shared_pass(shared.team, decoder_of(self.model)):
+            own = self.packed(rows, micro.ids_BS, micro.positions, media)
+        hidden = at(shared.team, own, shared.kept_K)
+        states = None if at_Q is None else hidden.index_select(0, torch.searchsorted(shared.kept_K, at_Q))
+        return hidden.index_select(0, torch.searchsorted(shared.kept_K, micro.source_L)), self.head, states
 
     def packed(
         self, rows: PackedRows, ids_BS: torch.Tensor, positions: torch.Tensor, media: Mapping[str, torch.Tensor]

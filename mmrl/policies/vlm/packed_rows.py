@@ -163,7 +163,9 @@ def with_packed_rows(given: Mapping[str, Any]) -> dict[str, Any] | None:
     rows = _ROWS.get()
     if rows is None or not isinstance(given.get("config"), rows.config):
         return None
-    return {**given, "mask_function": rows.rule(given["mask_function"]), "allow_is_causal_skip": False, "attention_mask": None}
+    S = rows.segment_BS.shape[1]  # of whole rows, also where the model is given a slice of them
+    whole = {"q_length": S, "kv_length": S, "mask_function": rows.rule(given["mask_function"])}
+    return {**given, **whole, "allow_is_causal_skip": False, "attention_mask": None}
 
 
 def without_empty_rows(seen: torch.Tensor, given: Mapping[str, Any]) -> torch.Tensor:

@@ -17,6 +17,8 @@ import torch
 from torch.nn.functional import linear, scaled_dot_product_attention
 
 from mmrl.api.transfer import upload
+from mmrl.compute.teams import Team
+from mmrl.policies.vlm.slices import joined, pass_team, shares, slicing_team, vectors_of_slice
 from mmrl.policies.vlm.varlen import VARLEN
 
 NAME = "mmrl_flash_stacked"
@@ -104,7 +106,37 @@ def geometry(tower: Any, grid_thw: torch.Tensor, device: torch.device) -> dict[s
 
 
 def _look(tower: Any, hidden_states: torch.Tensor, grid_thw: torch.Tensor, **kwargs: Any) -> Any:
-    """The tower's forward."""
+    """The tower's forward. Of a pass that a team shares, each rank looks at some of the frames."""
+    team = pass_team()
+    if team is None:
+        return _seen(tower, hidden_states, grid_thw, **kwargs)
+    return _seen_together(team, tower, hidden_states, grid_thw, **kwargs)
+
+
+def _seen_together(team: Team, tower: Any, patches: torch.Tensor, grid_thw: torch.Tensor, **kwargs: Any) -> Any:
+    """Frames don't see each other, so that a video is as many pictures. A rank without a frame looks at the first one too, whose
+    gradients are zeros: with sharded weights all ranks reduce the same gradients."""
+    grids = grid_thw.cpu()
+    frames = torch.cat([grids.new_ones(int(grids[:, 0].sum()), 1), grids[:, 1:].repeat_interleave(grids[:, 0], 0)], 1)
+    sizes = frames.prod(1).tolist()
+    mine = shares(sizes, team.size)[team.place]
+    looked = mine or range(1)
+    first, count = sum(sizes[: looked.start]), sum(sizes[looked.start : looked.stop])
+    own = patches[first : first + count].clone()  # a view would keep all pixels for the backward pass
+    output = _seen(tower, own, frames[looked.start : looked.stop], **kwargs)
+    merge = tower.config.spatial_merge_size**2
+    start, kept = (first // merge, count // merge) if mine else (0, 0)
+
+    def whole(found: torch.Tensor) -> torch.Tensor:
+        return joined(team, found[:kept], start, sum(sizes) // merge)
+
+    output.last_hidden_state, output.pooler_output = None, whole(output.pooler_output)
+    if getattr(output, "deepstack_features", None):
+        output.deepstack_features = [whole(one) for one in output.deepstack_features]
+    return output
+
+
+def _seen(tower: Any, hidden_states: torch.Tensor, grid_thw: torch.Tensor, **kwargs: Any) -> Any:
     known = geometry(tower, grid_thw, hidden_states.device)
     return type(tower).forward(tower, hidden_states, grid_thw=grid_thw, **known, **kwargs)
 
@@ -121,7 +153,11 @@ def _placeholder_masks(model: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _added_to_pictures(hidden_BSH: torch.Tensor, mask_BS: torch.Tensor, vectors_NH: torch.Tensor) -> torch.Tensor:
-    """The language model's `_deepstack_process`: vectors are added to the tokens of pictures, of which there are N."""
+    """The language model's `_deepstack_process`: vectors are added to the tokens of pictures, of which there are N. Of
+    shared rows the hidden states are a slice, and the others whole."""
+    team = slicing_team()
+    if team is not None:
+        return hidden_BSH + vectors_of_slice(team, mask_BS, vectors_NH.to(hidden_BSH.dtype))
     place_N = torch.nonzero_static(mask_BS.flatten(), size=len(vectors_NH))[:, 0]
     return hidden_BSH.flatten(0, 1).index_add(0, place_N, vectors_NH.to(hidden_BSH.dtype)).view_as(hidden_BSH)
 

@@ -22,6 +22,7 @@ def check_compute(config: RunConfig, acts: bool, algorithms: Sequence[Algorithm 
     check_placement(config, acts)
     check_learners(config)
     check_quantized(config)
+    check_sequence_parallel(config)
     check_staleness(config, acts, algorithms)
     check_interrupt(config, acts)
 
@@ -132,6 +133,21 @@ def check_quantized(config: RunConfig) -> None:
             'compute.weights = "replicated"'
         )
     check_installed("policy.lora.nf4", "leave it out")
+
+
+def check_sequence_parallel(config: RunConfig) -> None:
+    """Refuse teams that don't divide the learners, and policies whose rows can't be shared; a model's own limits are checked with
+    the model."""
+    size, learners, policy = config.compute.sequence_parallel, config.compute.learners, config.policy
+    if size == 1:
+        return
+    where = f"compute.sequence_parallel = {size}"
+    if learners % size:
+        raise UserError(f"{where} doesn't divide compute.learners = {learners}: change one of them")
+    if policy.kind not in ("vlm", "reward"):
+        raise UserError(f'{where} divides rows of text, but policy.kind = "{policy.kind}": leave it out, or use "vlm"')
+    if policy.attn_implementation == "eager":
+        raise UserError(f'{where} has no attention of policy.attn_implementation = "eager": use "auto"')
 
 
 def check_policy_device(config: RunConfig, acts: bool) -> None:

@@ -16,6 +16,7 @@ from mmrl.config.sections import (
     DistillStage,
     EvaluateConfig,
     OffPolicyStage,
+    PolicyConfig,
     PreferenceStage,
     RlStage,
     RunConfig,
@@ -297,9 +298,9 @@ def check_trainable(policy: PolicySpec) -> None:
         raise UserError(f'policy.kind = "{policy.id}" can only be evaluated: write mmrl eval instead of mmrl train')
 
 
-def check_model(config: RunConfig, policy: PolicySpec) -> None:
+def check_model(config: RunConfig, policy: PolicySpec, online: bool = False) -> None:
     """Refuse a `[policy]` that can't be loaded, as far as its kind can check without loading. Not called for a checkpoint, which
-    doesn't need that model."""
+    doesn't need that model. online: for `compute.sequence_parallel`, hub names are looked up."""
     kind = policy_class(policy)
     options = checked_options(config.policy, policy)
     if kind.trained_whole:
@@ -307,16 +308,26 @@ def check_model(config: RunConfig, policy: PolicySpec) -> None:
             if given:
                 raise UserError(f"{key}: a policy of kind {config.policy.kind!r} always trains all its weights: leave it out")
     kind.check(config.policy)
+    check_shared_rows(config, config.policy, online)
     check_types("policy.options.", plugins.registry().target(policy), options)
     for number, stage in enumerate(config.stages):
         if teacher := teacher_of(stage):
             try:
                 kind.check(config.policy.model_copy(update={"model": teacher}))
                 kind.check_teacher(config.policy, teacher)
+                check_shared_rows(config, config.policy.model_copy(update={"model": teacher}), online)
             except UserError as error:
                 raise of_teacher(error, number) from error
     critics = [i for i, s in enumerate(config.stages) if isinstance(s, RlStage) and s.critic]
     check_parts(config, critics, kind.skeleton)
+
+
+def check_shared_rows(config: RunConfig, policy: PolicyConfig, online: bool) -> None:
+    """Refuse a model whose rows several learners can't share."""
+    if config.compute.sequence_parallel > 1:
+        from mmrl.policies.vlm.sharable import check_sharable  # imports transformers
+
+        check_sharable(policy, config.compute.sequence_parallel, online)
 
 
 def of_teacher(error: UserError, number: int) -> UserError:

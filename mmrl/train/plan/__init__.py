@@ -228,6 +228,10 @@ def _devices(config: RunConfig, gpus: int | None) -> tuple[RunConfig, int, int]:
     learners = compute.learners if gpus is None else gpus - apart
     if learners < 1:
         raise UserError(f"--gpus {gpus}: compute.engines and tensor_parallel use {apart}, which leaves no learner: give more")
+    if learners % compute.sequence_parallel:
+        raise UserError(
+            f"compute.sequence_parallel = {compute.sequence_parallel} doesn't divide {learners} learners: change one of them"
+        )
     return config.model_copy(update={"compute": compute.model_copy(update={"learners": learners})}), learners, apart
 
 

@@ -26,6 +26,7 @@ from mmrl.config.sections import (
 from mmrl.train.plan.attention import Attention
 from mmrl.train.plan.machines import Machine
 from mmrl.train.plan.shapes import Shapes
+from mmrl.train.plan.teams import slice_of, whole_rows
 from mmrl.train.plan.trained import FULL, Trained, master_bytes, moments, stepped_bytes, weight_bytes
 from mmrl.train.plan.workload import Micro, Workload
 
@@ -212,10 +213,13 @@ def update(
     how = f"{', checkpointed' if config.train.gradient_checkpointing else ''}{', in the host' if moved else ''}"
     on, attention = config.train.gradient_checkpointing, Attention(config.policy.attn_implementation, kind)
     sizes = []
+    team = config.compute.sequence_parallel
     for m in set(work.micro):
         dense = choices is not None or not attention.by_blocks(m.length)
-        again = recompute_bytes(shapes, m, b, weights, dense) if on else 0
-        sizes.append((activations(shapes, m, b, on, weights, dense, moved) + again, m))
+        own = slice_of(m, team)
+        again = recompute_bytes(shapes, own, b, weights, dense) if on else 0
+        whole = whole_rows(shapes, m, team, b, dense)
+        sizes.append((activations(shapes, own, b, on, weights, dense, moved) + again + whole, m))
     kept, worst = max(sizes, key=lambda found: found[0])
     made = logits(shapes, worst.targets, b, weights.plain) if choices is None else 4 * FULL * worst.targets * choices
     split = config.compute.learners if config.compute.weights == "sharded" else 1
@@ -223,7 +227,11 @@ def update(
     pictures = f" and {worst.patches:,} patches" if worst.patches else ""
     found = [
         Part(
-            name="activations", bytes=kept, phases=("update",), because=f"{worst.rows} x {worst.length:,} tokens{pictures}{how}"
+            name="activations",
+            bytes=kept,
+            phases=("update",),
+            because=f"{worst.rows} x {worst.length:,} tokens{pictures}{how}"
+            + (f", divided among {team} learners" if team > 1 else ""),
         ),
         Part(
             name="logits",

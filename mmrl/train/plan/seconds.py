@@ -16,6 +16,7 @@ from mmrl.train.plan.attention import Attention
 from mmrl.train.plan.machines import Machine
 from mmrl.train.plan.memory import LOGIT_CHUNK, cache_token, concurrent_prompts
 from mmrl.train.plan.shapes import Shapes
+from mmrl.train.plan.teams import bytes_swapped
 from mmrl.train.plan.trained import FULL, Trained, master_bytes, moments
 from mmrl.train.plan.workload import Micro, Workload
 
@@ -307,6 +308,8 @@ def transfer_seconds(
         found.append(Seconds(name="weight sync", seconds=seconds, limit="the link" if apart else "memory bandwidth"))
     if learners == 1:
         return found
+    if compute.sequence_parallel > 1:
+        found.append(Seconds(name="all-to-all", seconds=_swapped(compute.sequence_parallel, work, clock), limit="the link"))
     share, link = (learners - 1) / learners, _link(machine, learners)
     if compute.weights == "replicated":
         seconds, limit = 2 * FULL * weights.moved * share / link * work.updates, "the link: an all-reduce of float32 gradients"
@@ -318,6 +321,14 @@ def transfer_seconds(
         if work.sampled and compute.sampler == "local":
             seconds += whole * share / link
     return [*found, Seconds(name="collectives", seconds=seconds, limit=limit)]
+
+
+def _swapped(team: int, work: Workload, clock: CostModel) -> float:
+    """Seconds in which a team exchanges tokens for heads: forward, backward, and in what checkpointing computes again. The slices
+    of its team's rows that a learner has are as many tokens as its own rows."""
+    sent = bytes_swapped(clock.shapes, sum(m.tokens for m in work.micro), team, clock.b)
+    passes = 3 * work.epochs + work.looked_at + work.epochs * work.reference
+    return passes * sent / _link(clock.machine, team)
 
 
 def _link(machine: Machine, devices: int) -> float:

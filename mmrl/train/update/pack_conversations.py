@@ -16,11 +16,13 @@ from mmrl.api.episodes import Conversation
 from mmrl.api.errors import UserError
 from mmrl.api.transfer import upload
 from mmrl.compute import ranks
+from mmrl.compute.teams import Team
 from mmrl.config.sections import RunConfig
 from mmrl.policies.batches import Batch, Credit, MicroBatch
 from mmrl.policies.vlm.processing import PromptInputs, concatenate
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.train.update.packer import Dealt, PackOptions
+from mmrl.train.update.share_rows import own_targets, share_rows
 
 FLAT: dict[str, type[np.generic]] = {
     "source_L": np.int64,
@@ -48,13 +50,21 @@ class _Row:
 
 
 def pack(
-    rollouts: Sequence[Conversation], credit: Credit, policy: VLM, *, shared_prefix: bool, budget: int, keep_zero: bool = False
+    rollouts: Sequence[Conversation],
+    credit: Credit,
+    policy: VLM,
+    *,
+    shared_prefix: bool,
+    budget: int,
+    keep_zero: bool = False,
+    team: Team | None = None,
 ) -> Batch:
-    """Pack all trained tokens of this rank into a batch.
+    """Pack all trained tokens of this rank into a batch, or those of its team.
 
     budget: maximal number of tokens per micro-batch, with padding.
     keep_zero: also compute rollouts whose advantage is zero everywhere; without a KL term, a critic or an entropy bonus their
     gradient is zero, so they are only counted.
+    team: the ranks that compute rows together; all of them call it together.
 
     Raises ValueError for a completion with a banned id, which the forward pass would take for an image.
     """
@@ -66,17 +76,20 @@ def pack(
     lengths_N = torch.tensor([0 if nowhere[n] else r.length for n, r in enumerate(rollouts)], dtype=torch.long)
     computed = [n for n in trained if keep_zero or moved[n]]
     rows = sorted(_rows(rollouts, computed, shared_prefix, budget), key=lambda r: r.length)
-    micro = tuple(_micro(_seeing(chunk, rollouts, policy), rollouts, credit, policy) for chunk in _fill(rows, rollouts, budget))
+    micro = tuple(
+        _micro(_seeing(chunk, rollouts, policy), rollouts, credit, policy, team) for chunk in _fill(rows, rollouts, budget)
+    )
     tokens = sum(rollouts[n].length for n in trained)
     whole = {"lengths_N": lengths_N, "groups_N": torch.tensor([r.group for r in rollouts], dtype=torch.long)}
     whole["credits_N"] = torch.tensor([_mean(advantages[n], r.length) for n, r in enumerate(rollouts)], dtype=torch.float32)
-    return Batch(
+    found = Batch(
         micro=micro,
         num_tokens=tokens,
         num_rollouts=len(trained),
         **upload(whole, policy.device),
         looks=any(_looks(row, rollouts) for row in rows),
     )
+    return found if team is None else share_rows(found, team, policy)
 
 
 def _mean(advantages: np.ndarray, length: int) -> float:
@@ -84,14 +97,17 @@ def _mean(advantages: np.ndarray, length: int) -> float:
     return float(advantages[0] if len(advantages) == 1 else advantages[:length].mean()) if length else math.nan
 
 
-def pad_passes(batch: Batch, policy: VLM) -> Batch:
+def pad_passes(batch: Batch, policy: VLM, team: Team | None = None) -> Batch:
     """With sharded weights, the batch with empty passes up to the largest number of passes of any rank, as every rank takes part
     in all passes."""
     if policy.root is None:
         return batch
     nothing = Credit(advantages=torch.zeros(0))
     more = ranks.all_reduce_max(len(batch.micro)) - len(batch.micro)
-    return replace(batch, micro=(*batch.micro, *(_micro([_blank(policy)], [], nothing, policy) for _ in range(more))))
+    if not more:
+        return batch
+    blank = _micro([_blank(policy)], [], nothing, policy, team)
+    return replace(batch, micro=(*batch.micro, *[blank if team is None else own_targets(blank, 0, team, policy)] * more))
 
 
 def _seeing(rows: list[_Row], rollouts: Sequence[Conversation], policy: VLM) -> list[_Row]:
@@ -189,8 +205,12 @@ def _token_types(row: _Row, rollouts: Sequence[Conversation]) -> Mapping[str, to
     return (final or row.inputs).token_types
 
 
-def _micro(rows: list[_Row], rollouts: Sequence[Conversation], credit: Credit, policy: VLM) -> MicroBatch:
+def _micro(
+    rows: list[_Row], rollouts: Sequence[Conversation], credit: Credit, policy: VLM, team: Team | None = None
+) -> MicroBatch:
+    """team: it will compute the rows together. Their length is then a multiple of its size, and they stay on the host."""
     B, S = len(rows), max(r.length for r in rows)
+    S = S if team is None else -(-S // team.size) * team.size
     # padding is no pad token, whose embedding may be zero: a norm by the root of squares (Gemma 3n's) has no gradient there
     ids = np.full((B, S), policy.end_id, np.int64)
     segment = np.full((B, S), -1, np.int64)
@@ -235,7 +255,8 @@ def _micro(rows: list[_Row], rollouts: Sequence[Conversation], credit: Credit, p
     media = concatenate([m for row in rows for m in _media(row, rollouts)]) | types
     own = {"ids_BS": ids, "segment_BS": segment, "positions": positions}
     own |= {name: np.concatenate(pieces) for name, pieces in flat.items()}
-    there = upload({k: torch.from_numpy(v) for k, v in own.items()} | media, policy.device, policy.family.on_host)
+    device = policy.device if team is None else "cpu"
+    there = upload({k: torch.from_numpy(v) for k, v in own.items()} | media, device, policy.family.on_host)
     inputs: dict[str, Any] = {name: there[name] for name in own} | ({} if axes else {"positions": None})
     return MicroBatch(media={name: there[name] for name in media}, **inputs)
 
@@ -259,8 +280,12 @@ class ConversationPacker:
     """Packs conversations. Mini-batches consist of whole groups, assigned in turn."""
 
     def __init__(self, config: RunConfig, policy: VLM) -> None:
-        """Raises UserError if the run file sets shared prompts and the policy can't share them."""
+        """Raises UserError if the run file sets shared prompts or shared rows and the policy can't share them. Call it on all
+        ranks."""
         self.policy, self.budget = policy, config.train.micro_batch_tokens
+        self.team = Team.of(config.compute.sequence_parallel)
+        if self.team is not None:
+            policy.family.share_rows(self.team.size)
         self.shared = config.train.packing != "per-completion" and policy.family.shares_prefix
         slower = policy.family.capabilities.slower_because
         self.remark = f"attention is exact, but slower than it could be ({slower})" if slower else ""
@@ -278,8 +303,9 @@ class ConversationPacker:
                 out = torch.tensor([group % parts != k for group in groups])
                 kept = credit.advantages.masked_fill(out if credit.advantages.ndim == 1 else out[:, None], torch.nan)
                 mine = Credit(advantages=kept, values_NT=credit.values_NT, returns_NT=credit.returns_NT)
-            batch = pack(rollouts, mine, self.policy, shared_prefix=self.shared, budget=self.budget, keep_zero=options.keep_zero)
-            found.append(pad_passes(batch, self.policy))
+            given: dict[str, Any] = {"shared_prefix": self.shared, "budget": self.budget, "team": self.team}
+            batch = pack(rollouts, mine, self.policy, keep_zero=options.keep_zero, **given)
+            found.append(pad_passes(batch, self.policy, self.team))
         return found
 
     def deal(self, rollouts: Sequence[Conversation], credit: Credit, options: PackOptions) -> Dealt:

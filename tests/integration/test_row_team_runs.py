@@ -1,0 +1,59 @@
+"""Whole runs of two learners that share each row are those of one learner, and go on as such."""
+
+import pytest
+
+import learners
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+
+CASES = (
+    *("plain", "replicated", "kl", "checkpointed", "lora", "ppo", "ppo apart", "reverse", "clips", "one", "pairs", "ratings"),
+    *("texts now and then", "imitation"),
+)
+"""Of `learners.CASES`: what an update may ask of a row, and who has rows to give."""
+
+
+def together(name, **settings):
+    """A case whose learners share rows."""
+    compute = learners.CASES[name].get("compute", {})
+    return {"sections": {"compute": {**compute, "sequence_parallel": 2}}, "name": name, **settings}
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("teams")
+    plays = {name: together(name, folder=str(folder / "two" / name)) for name in CASES}
+    plays["stopped"] = together("resumed", folder=str(folder / "two" / "resumed"), stop=4)
+    plays["resumed"] = together("resumed", folder=str(folder / "two" / "resumed"), stop=7, resume=True)
+    plays["resumed otherwise"] = {"name": "resumed", "folder": str(folder / "two" / "resumed"), "resume": True}
+    processes = learners.start(2, folder / "first", list(plays.values()))
+    alone = {}
+    try:
+        with learners.prepared():
+            for name in (*CASES, "resumed"):
+                (folder / "one" / name).mkdir(parents=True)
+                alone[name] = learners.play(name, folder / "one" / name)
+    finally:
+        found = learners.ended(processes, folder / "first", 900)
+    return alone, dict(zip(plays, found, strict=True))
+
+
+def test_two_learners_that_share_rows_do_what_one_does(both):
+    alone, played = both
+    assert {name: played[name][0]["error"] for name in CASES if played[name][0]["error"]} == {}
+    found = {name: learners.differences(alone[name], *played[name]) for name in CASES}
+    assert not {name: apart[:5] for name, apart in found.items() if apart}
+
+
+def test_both_compute_all_rows_and_each_its_own_targets(both):
+    """A pass of a team has targets of both, where its prompt has several completions."""
+    _, played = both
+    first, second = (share["own"] for share in played["plain"])
+    assert [len(targets) for targets in first] == [len(targets) for targets in second]
+    assert all(a and b for targets in zip(first, second, strict=True) for a, b in zip(*targets, strict=True))
+
+
+def test_a_run_goes_on_as_a_team_and_without_one(both):
+    alone, played = both
+    assert [share["error"] for share in (*played["stopped"], *played["resumed"])] == ["stopped"] * 4
+    assert learners.differences(alone["resumed"], *played["resumed otherwise"], sampled=False) == []
