@@ -15,6 +15,7 @@ from mmrl.policies.shard import reshard, unshard
 from mmrl.policies.vlm.probe import padding_only
 from mmrl.policies.vlm.processing import PromptInputs, concatenate
 from mmrl.policies.vlm.vlm import VLM
+from mmrl.rollout.generate.draw import sample_tokens
 from mmrl.rollout.generate.exchange import Versions, WeightExchange, taking_turns
 from mmrl.rollout.generate.processor import LogitsProcessor
 from mmrl.rollout.generate.rows import Rows
@@ -207,13 +208,6 @@ def uniform_draws(seeds: Sequence[int], group_size: int, length: int) -> torch.T
     alone."""
     made = [torch.rand(group_size, length, dtype=torch.float64, generator=torch.Generator().manual_seed(s)) for s in seeds]
     return torch.cat(made).T
-
-
-def sample_tokens(probabilities_NV: torch.Tensor, drawn_N: torch.Tensor) -> torch.Tensor:
-    """int64 [N]: the first id at which the probabilities, added up in float64, exceed that share of their sum. An id whose
-    probability is 0 is never chosen."""
-    sums_NV = probabilities_NV.double().cumsum(-1)
-    return torch.searchsorted(sums_NV, (drawn_N * sums_NV[:, -1])[:, None], right=True)[:, 0]
 
 
 def filter_top_p_top_k(probabilities_NV: torch.Tensor, top_p: float, top_k: int) -> torch.Tensor:
