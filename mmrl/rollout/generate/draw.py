@@ -1,4 +1,4 @@
-"""Choosing tokens by given random numbers: the same number and probabilities choose the same token, whatever the other rows are."""
+"""Choosing tokens by given random numbers: the same number and probabilities choose the same token, whatever is beside them."""
 
 from __future__ import annotations
 
