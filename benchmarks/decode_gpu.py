@@ -35,7 +35,7 @@ TINY = WORK | dict(rows=[3, 6], group=2, prompt_tokens=80, tokens=12, pixels=112
 
 
 def decoded(sampler: LocalGenerator, rows: Rows, args: argparse.Namespace) -> tuple[dict[str, float], torch.Tensor]:
-    """(milliseconds, the log-probabilities [N, V] in the end) of `steps` steps after a few that warm up; always the same tokens."""
+    """(milliseconds, the log-probabilities [N, V] in the end) of `steps` steps after a few that warm up, of the same token."""
     policy, warm, last = sampler.policy, 3, torch.empty(0)
     token_N = torch.full((len(rows.row_N),), 5, device=policy.device)
     for t in range(warm):
@@ -47,9 +47,8 @@ def decoded(sampler: LocalGenerator, rows: Rows, args: argparse.Namespace) -> tu
     hosts = time.perf_counter() - started
     wait(policy)
     seconds = time.perf_counter() - started
-    return {"ms": round(seconds / args.steps * 1e3, 3), "hosts_ms": round(hosts / args.steps * 1e3, 3)}, last.float().log_softmax(
-        -1
-    )
+    found = {"ms": seconds, "hosts_ms": hosts}
+    return {name: round(s / args.steps * 1e3, 3) for name, s in found.items()}, last.float().log_softmax(-1)
 
 
 def chosen(sampler: LocalGenerator, logits_NV: torch.Tensor, steps: int) -> float:
@@ -65,6 +64,7 @@ def chosen(sampler: LocalGenerator, logits_NV: torch.Tensor, steps: int) -> floa
     return round((time.perf_counter() - started) / steps * 1e3, 3)
 
 
+@torch.inference_mode()
 def compared(policy: VLM, inputs: list[Any], group: int, args: argparse.Namespace) -> dict[str, Any]:
     """What one number of rows comes to."""
     sampler = LocalGenerator(policy, len(inputs) * group)
@@ -98,7 +98,6 @@ def compared(policy: VLM, inputs: list[Any], group: int, args: argparse.Namespac
     return found | {"ratio": round(found["plain_ms"] / found["graphs_ms"], 2)}
 
 
-@torch.inference_mode()
 def measured(args: argparse.Namespace, found: dict[str, Any]) -> None:
     """Adds each number of rows to `found`."""
     policy = loaded(args.size, args.device)
