@@ -156,7 +156,7 @@ def attention(
     **given: Any,
 ) -> tuple[torch.Tensor, None]:
     """An attention function of transformers; see `transformers.integrations.sdpa_attention`."""
-    if _keys_are_shared(query, key, attention_mask, dropout, given):
+    if isinstance(attention_mask, torch.Tensor) and _keys_are_shared(query, key, attention_mask, dropout, given):
         return by_shared_keys(query, key, value, attention_mask, scaling), None
     if not isinstance(attention_mask, BlockMask):
         found: tuple[torch.Tensor, None] = sdpa_attention_forward(
@@ -173,10 +173,10 @@ def attention(
 
 
 def _keys_are_shared(
-    query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | BlockMask | None, dropout: float, given: Mapping[str, Any]
+    query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor, dropout: float, given: Mapping[str, Any]
 ) -> bool:
     """Whether `by_shared_keys` computes this. On a CPU it is for `single_tokens` alone: other passes keep their bits."""
-    if not isinstance(mask, torch.Tensor) or query.shape[2] != 1 or query.shape[1] == key.shape[1] or mask.shape[1] != 1:
+    if query.shape[2] != 1 or query.shape[1] == key.shape[1] or mask.shape[1] != 1:
         return False
     plain = not dropout and not any(given.get(name) is not None for name in ("s_aux", "position_bias", "cache"))
     return plain and (_SINGLE.get() or query.device.type != "cpu")
