@@ -82,6 +82,13 @@ PARTS = (
         aim="10,000 tokens a second on an H200, 7,000 on an H100",
     ),
     Part(
+        name="decode",
+        limit=70,
+        command=_sized("decode_gpu.py", "--size 3b", "--size tiny"),
+        keys=("cases", "peak_gpu_memory_mb", "error"),
+        aim="6 ms a token for 64 rows, 11 ms for 320",
+    ),
+    Part(
         name="attention",
         limit=60,
         command=_sized("attention.py", "--lengths 4096 16384 --runs 3", "--lengths 256 --runs 1"),

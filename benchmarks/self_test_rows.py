@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from fnmatch import fnmatchcase
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from mmrl.config.sections import PolicyConfig, RunConfig
 from mmrl.policies.batches import Credit
 from mmrl.policies.vlm import tiny
 from mmrl.policies.vlm.vlm import VLM
+from mmrl.rollout.generate.decode_graphs import DecodeGraphs
 from mmrl.rollout.generate.local import LocalGenerator
 from mmrl.rollout.generate.sampling import SamplingParams
 from mmrl.train.start import train
@@ -141,6 +143,38 @@ def padded(device: str) -> Measured:
         apart = (sampler.first(inputs) - alone)[alone.isfinite()].abs()  # ids that are never sampled have -inf
         found[f"{dtype} first token"] = (float(apart.mean()), allowed / 10)
         found[f"{dtype} pads"] = (0.0 if policy.family.pads_prompts else 1.0, 0.0)
+    return found
+
+
+def graphs(device: str) -> Measured:
+    """Decoding by CUDA graphs against decoding without: the log-probabilities of tokens that follow the same ones, before and
+    after weights are changed in place and put elsewhere; 1 if nothing was captured. On a CPU rooms without graphs."""
+    from mmrl.compute.devices import prepare_device
+
+    found: Measured = {}
+    for dtype, allowed in (("float32", LOGPROBS), ("bfloat16", 3e-2)):
+        prepare_device(device, dtype)
+        policy = VLM(PolicyConfig(model="tiny:qwen2_5_vl:hidden=512,layers=2", dtype=dtype), device=device)  # type: ignore[arg-type]
+        inputs, sampler = [policy.encode(prompt_of(words)) for words in (0, 30)], LocalGenerator(policy, 8)
+        sampler.graphs = DecodeGraphs(policy, 8)
+        sampler.graphs.failure = "" if device != "cpu" else "a CPU has none"
+        head = policy.model.get_output_embeddings()
+        for what in ("", ", weights in place", ", weights elsewhere"):
+            with torch.no_grad():
+                head.weight.mul_(1.0 if not what else 1.5)
+            if what.endswith("elsewhere"):
+                head.weight = torch.nn.Parameter(head.weight.detach().clone())
+            sampling = SamplingParams(max_tokens=100, temperature=1.0, seed=3)
+            pairs = [LocalGenerator(policy, 8).generate(inputs, 4, sampling), sampler.generate(inputs, 4, sampling)]
+            apart: list[float] = []
+            for one, other in zip(*(chain(*groups) for groups in pairs), strict=True):
+                same = [a == b for a, b in zip(one.token_ids, other.token_ids, strict=False)]
+                until = [*same, False].index(False)
+                apart += [abs(a - b) for a, b in zip(one.logprobs[:until], other.logprobs[:until], strict=True)]
+            found[f"{dtype}{what}"] = (sum(apart) / max(1, len(apart)), allowed / 10)
+            found[f"{dtype}{what}, equal tokens"] = (float(len(apart)), math.inf)
+        lacking = device != "cpu" and (sampler.graphs.failure or sampler.graphs.unfit or not sampler.graphs.captured)
+        found[f"{dtype} without graphs"] = (float(bool(lacking)), 0.0)
     return found
 
 
@@ -353,7 +387,14 @@ RUNS: dict[str, Callable[[str], Measured]] = {
     "GR00T": _expert("gr00t", EPISODES),
 }
 FAMILIES = {f"family {name}": partial(family, name) for name in tiny.FAMILIES}
-ROWS: dict[str, Callable[[str], Measured]] = {"device": rates, "kernels": kernels, "padded prompts": padded, **RUNS, **FAMILIES}
+ROWS: dict[str, Callable[[str], Measured]] = {
+    "device": rates,
+    "kernels": kernels,
+    "padded prompts": padded,
+    "graphs": graphs,
+    **RUNS,
+    **FAMILIES,
+}
 
 
 def prepare() -> None:

@@ -102,7 +102,7 @@ def test_a_step_needs_what_its_matrices_come_to():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("script", ["step_gpu.py", "packing_gpu.py", "gap_gpu.py"])
+@pytest.mark.parametrize("script", ["step_gpu.py", "packing_gpu.py", "gap_gpu.py", "decode_gpu.py"])
 def test_it_runs_at_tiny_size_on_a_cpu_and_prints_one_object(script):
     done = subprocess.run(
         [sys.executable, ROOT / "benchmarks" / script, "--size", "tiny", "--device", "cpu"],
@@ -120,6 +120,9 @@ def test_it_runs_at_tiny_size_on_a_cpu_and_prints_one_object(script):
         assert found["tokens_per_s"] == pytest.approx(tokens / parts["step"], rel=0.01) and found["logprob_gap"] < 0.01
         kernels = {part: {row["name"] for row in rows[1:]} for part, rows in found["kernels"].items()}
         assert kernels.keys() == {"generate", "update"} and all("aten::mm" in names for names in kernels.values())
+    elif script == "decode_gpu.py":
+        assert [case["rows"] for case in found["cases"]] == found["rows"] == [3, 6]
+        assert all(max(case["gap"].values()) < 0.1 and case["graphs_ms"] > 0 for case in found["cases"])
     elif script == "gap_gpu.py":
         assert found["float32"]["shared"]["mean"] < 1e-5 < found["bfloat16"]["shared"]["mean"] < 5e-3
     else:

@@ -1791,6 +1791,11 @@ ENTRIES = {
         why="episodes are cut off where the next answer has no room",
     ),
     "generate.batch_size": Effect(to=4, seen=both(lambda r: r.decodes, 2, 4), why="a group at a time"),
+    "generate.cuda_graphs": Effect(
+        to=True,
+        seen=lambda a, b: told("generate.cuda_graphs needs a GPU")(a, b) and a.rollouts == b.rollouts,
+        why="a CPU has none: it says so, and samples the same",
+    ),
     # evaluation
     "evaluate.split": Effect(
         to="train",

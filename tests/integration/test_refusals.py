@@ -55,6 +55,10 @@ REFUSED = {
         {"compute": {"sampler": "vllm"}, "evaluate": {"steer": True}},
         r'compute\.sampler = "vllm" can\'t be steered \(evaluate\.steer\): use "local"',
     ),
+    "CUDA graphs with vLLM": (
+        {"compute": {"sampler": "vllm"}, "generate": {"cuda_graphs": True}},
+        r'generate\.cuda_graphs is for the embedded sampler of texts, but compute\.sampler = "vllm" has its own .*: leave it out',
+    ),
     "another sampler": ({"compute": {"sampler": "sglang"}}, r"compute\.sampler.*'local' or 'vllm'"),
     "all of the GPU and more": (
         {"compute": {"gpu_memory_utilization": 1.5}},

@@ -7,7 +7,8 @@ import torch
 
 import vlm_cases as cases
 from mmrl.rollout.generate import cache
-from mmrl.rollout.generate.local import LocalGenerator, sample_tokens
+from mmrl.rollout.generate.draw import sample_tokens
+from mmrl.rollout.generate.local import LocalGenerator
 from mmrl.rollout.generate.sampling import SamplingParams
 from mmrl.train.update.pack_conversations import pack
 

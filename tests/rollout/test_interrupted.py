@@ -16,36 +16,9 @@ from mmrl.rollout.generate.exchange import Versions, WeightExchange
 from mmrl.rollout.generate.sampling import SamplingParams
 from mmrl.rollout.generate.snapshot import SnapshotGenerator
 from mmrl.rollout.turns import ConversationCollector
+from planned_exchange import Planned, nothing
 
 SAMPLING = SamplingParams(max_tokens=12, temperature=1.0, seed=3)
-
-
-class Planned(WeightExchange):
-    """An exchange whose learner comes after chosen numbers of tokens, in the sampler's own thread."""
-
-    def __init__(self, plan):
-        """plan: number of tokens -> what the learner does then."""
-        self.plan, self.tokens, self.new = plan, 0, 100
-        super().__init__()
-
-    @property
-    def wanted(self):
-        self.tokens += 1
-        return self.tokens in self.plan
-
-    @wanted.setter
-    def wanted(self, value):
-        assert not value
-
-    def _begin(self):
-        """Nobody else takes turns."""
-
-    _end = _begin
-
-    def let_in(self):
-        self.plan[self.tokens]()
-        self.new += 1
-        self.version = self.new
 
 
 def sampler(vlm, plan, batch_size=256):
@@ -53,10 +26,6 @@ def sampler(vlm, plan, batch_size=256):
     made.exchange = Planned(plan)
     made.exchange.version = 100
     return made
-
-
-def nothing():
-    """The learner's weights are what they were."""
 
 
 def inputs_of(vlm):

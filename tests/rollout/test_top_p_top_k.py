@@ -5,7 +5,8 @@ import torch
 
 import vlm_cases as cases
 from mmrl.api.types import Rollout
-from mmrl.rollout.generate.local import LocalGenerator, filter_top_p_top_k, sample_tokens
+from mmrl.rollout.generate.draw import sample_tokens
+from mmrl.rollout.generate.local import LocalGenerator, filter_top_p_top_k
 from mmrl.rollout.generate.sampling import SamplingParams
 
 P = [0.05, 0.4, 0.1, 0.25, 0.2]

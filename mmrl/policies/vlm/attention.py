@@ -36,6 +36,7 @@ are longer are faster by blocks (benchmarks/attention.py)."""
 NAMES: Mapping[Way, str] = {"blocks": "mmrl_blocks", "flex": "mmrl_flex"}
 """Way -> its name among transformers' implementations of attention."""
 _SMALL: ContextVar[int] = ContextVar("small", default=0)
+_SINGLE: ContextVar[bool] = ContextVar("single", default=False)
 RECOMPILATIONS = 64
 """A kernel is compiled for each kind of mask, with and without gradients, and again when sizes turn out to vary."""
 
@@ -99,6 +100,17 @@ def small_blocks() -> Iterator[None]:
         _SMALL.reset(token)
 
 
+@contextlib.contextmanager
+def single_tokens() -> Iterator[None]:
+    """Passes inside feed single tokens to a cache of fixed shape, whose mask is never left out: it is added to the scores as it
+    is, and nothing is copied for heads that share keys."""
+    token = _SINGLE.set(True)
+    try:
+        yield
+    finally:
+        _SINGLE.reset(token)
+
+
 # -- masks --------------------------------------------------------------------------------------------------------------------
 
 
@@ -114,7 +126,9 @@ def mask(way: Way, **given: Any) -> torch.Tensor | BlockMask | None:
     dense: torch.Tensor | None = sdpa_mask(**given)
     if dense is None:
         return None
-    return without_empty_rows(dense, given) if packed is None else additive(dense, given["dtype"])
+    if packed is None and not _SINGLE.get():
+        return without_empty_rows(dense, given)
+    return additive(dense, given["dtype"])  # of a boolean one torch would make such a copy in every layer
 
 
 def _by_blocks(way: Way, packed: bool, given: Mapping[str, Any]) -> bool:
@@ -177,6 +191,8 @@ def _attended(
     **given: Any,
 ) -> tuple[torch.Tensor, None]:
     """Attention within whole rows."""
+    if isinstance(attention_mask, torch.Tensor) and _keys_are_shared(query, key, attention_mask, dropout, given):
+        return by_shared_keys(query, key, value, attention_mask, scaling), None
     if not isinstance(attention_mask, BlockMask):
         found: tuple[torch.Tensor, None] = sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **given
@@ -189,6 +205,28 @@ def _attended(
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     output = KERNEL(query, key, value, attention_mask, scale, softcap)
     return output.transpose(1, 2).contiguous(), None
+
+
+def _keys_are_shared(
+    query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor, dropout: float, given: Mapping[str, Any]
+) -> bool:
+    """Whether `by_shared_keys` computes this. On a CPU it is for `single_tokens` alone: other passes keep their bits."""
+    if query.shape[2] != 1 or query.shape[1] == key.shape[1] or mask.shape[1] != 1:
+        return False
+    plain = not dropout and not any(given.get(name) is not None for name in ("s_aux", "position_bias", "cache"))
+    return plain and (_SINGLE.get() or query.device.type != "cpu")
+
+
+def by_shared_keys(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor, scale: float | None
+) -> torch.Tensor:
+    """Attention [N, 1, H, D] of one token a row, query [N, H, 1, D], whose H heads share K heads of keys and values [N, K, S, D]
+    (Ainslie et al., GQA, section 2.2) under a mask [N, 1, 1, S]. Heads that share keys are queries beside each other, which
+    see the same: torch's kernels that take a mask would need a copy of the keys and values for each head."""
+    N, H, _, D = query.shape
+    shared = query.reshape(N, key.shape[1], H // key.shape[1], D)
+    found = torch.nn.functional.scaled_dot_product_attention(shared, key, value, attn_mask=mask, scale=scale)
+    return found.reshape(N, 1, H, value.shape[-1])
 
 
 class Kernel:

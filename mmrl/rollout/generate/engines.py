@@ -24,6 +24,7 @@ from mmrl.policies.shard import full_tensor
 from mmrl.policies.vlm.processing import PromptInputs
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.registry import plugins
+from mmrl.rollout.generate.decode_graphs import graphs_for
 from mmrl.rollout.generate.local import LocalGenerator
 from mmrl.rollout.generate.sampling import Completion, Generator, SamplingParams
 from mmrl.rollout.generate.snapshot import SnapshotGenerator
@@ -209,7 +210,9 @@ def make_sampler(config: RunConfig, policy: VLM, twin: bool = False) -> Generato
     """The sampler of this process. twin: with a copy of the weights, because the policy's change while it samples."""
     if config.compute.sampler == "local":
         size = config.generate.batch_size
-        return SnapshotGenerator(policy, size, interrupt=config.compute.interrupt) if twin else LocalGenerator(policy, size)
+        made = SnapshotGenerator(policy, size, interrupt=config.compute.interrupt) if twin else LocalGenerator(policy, size)
+        made.graphs = graphs_for(made.policy, size) if config.generate.cuda_graphs else None
+        return made
     from mmrl.rollout.generate.vllm import VllmGenerator
 
     longest = config.generate.max_context or policy.longest

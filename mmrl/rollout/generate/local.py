@@ -15,9 +15,11 @@ from mmrl.policies.shard import reshard, unshard
 from mmrl.policies.vlm.probe import padding_only
 from mmrl.policies.vlm.processing import PromptInputs, concatenate
 from mmrl.policies.vlm.vlm import VLM
+from mmrl.rollout.generate.decode_graphs import DecodeGraphs
+from mmrl.rollout.generate.draw import sample_tokens
 from mmrl.rollout.generate.exchange import Versions, WeightExchange, taking_turns
 from mmrl.rollout.generate.processor import LogitsProcessor
-from mmrl.rollout.generate.rows import Rows
+from mmrl.rollout.generate.room_rows import rows_for
 from mmrl.rollout.generate.sampling import Completion, SamplingParams, StopTexts, prompt_seed
 
 LOOK_EVERY = 8
@@ -33,6 +35,8 @@ class LocalGenerator:
         self.batch_size = batch_size
         self.exchange: WeightExchange | None = None
         """Lets new weights in while answers are being sampled; without one they don't change meanwhile."""
+        self.graphs: DecodeGraphs | None = None
+        """Decodes by CUDA graphs (`generate.cuda_graphs`)."""
         self.look_every = 1 if policy.device.type == "cpu" else LOOK_EVERY
 
     def ready(self) -> None:
@@ -44,7 +48,9 @@ class LocalGenerator:
             unshard(self.policy.root)
 
     def sleep(self) -> None:
-        """Keep only this rank's shard of the weights."""
+        """Keep only this rank's shard of the weights, and no graphs."""
+        if self.graphs:
+            self.graphs.release()
         if self.policy.root is not None:
             reshard(self.policy.root)
 
@@ -86,7 +92,7 @@ class LocalGenerator:
         self, inputs: list[PromptInputs], group_size: int, sampling: SamplingParams, seeds: list[int]
     ) -> list[list[Completion]]:
         policy, device = self.policy, self.policy.device
-        rows = Rows(self, inputs, group_size)
+        rows = rows_for(self, self.graphs, inputs, group_size, sampling)
         versions = Versions(self.exchange)
         logits = rows.logits
         if not torch.isfinite(logits).all():
@@ -207,13 +213,6 @@ def uniform_draws(seeds: Sequence[int], group_size: int, length: int) -> torch.T
     alone."""
     made = [torch.rand(group_size, length, dtype=torch.float64, generator=torch.Generator().manual_seed(s)) for s in seeds]
     return torch.cat(made).T
-
-
-def sample_tokens(probabilities_NV: torch.Tensor, drawn_N: torch.Tensor) -> torch.Tensor:
-    """int64 [N]: the first id at which the probabilities, added up in float64, exceed that share of their sum. An id whose
-    probability is 0 is never chosen."""
-    sums_NV = probabilities_NV.double().cumsum(-1)
-    return torch.searchsorted(sums_NV, (drawn_N * sums_NV[:, -1])[:, None], right=True)[:, 0]
 
 
 def filter_top_p_top_k(probabilities_NV: torch.Tensor, top_p: float, top_k: int) -> torch.Tensor:

@@ -49,9 +49,13 @@ class Rows:
         self.cache = DynamicCache(config=self.sampler.policy.model.config)
         logits, mask = self.sampler.prefill([self.inputs[i] for i in prompts], self.cache)
         prompt_N = torch.arange(len(prompts), device=logits.device).repeat_interleave(self.group_size)
-        expand(self.cache, prompt_N, self.group_size)
+        self._expand(prompt_N)
         self.mask = None if mask is None else mask.repeat_interleave(self.group_size, 0)
         return logits.repeat_interleave(self.group_size, 0)
+
+    def _expand(self, prompt_N: torch.Tensor) -> None:
+        """Give each row its own part of the cache. prompt_N: its prompt."""
+        expand(self.cache, prompt_N, self.group_size)
 
     def keep(self, kept_N: torch.Tensor) -> None:
         """Drop all but these rows."""

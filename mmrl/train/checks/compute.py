@@ -43,7 +43,10 @@ def check_unused(compute: ComputeConfig) -> None:
 
 
 def check_sampler(config: RunConfig, acts: bool) -> None:
-    """Refuse settings that vLLM doesn't support."""
+    """Refuse settings that the sampler doesn't support."""
+    if config.generate.cuda_graphs and (acts or config.compute.sampler != "local"):
+        why = f"policy.kind = {config.policy.kind!r} acts" if acts else 'compute.sampler = "vllm" has its own (compute.vllm)'
+        raise UserError(f"generate.cuda_graphs is for the embedded sampler of texts, but {why}: leave it out")
     if config.compute.sampler != "vllm":
         return
     generate = config.generate
