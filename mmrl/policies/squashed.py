@@ -64,8 +64,8 @@ class Squashed(ActingPolicy):
         options.check_integer("dims", dims, 1, 256)
         options.check_integer("state", state, 0, 100_000)
         options.check_text("base", base)
-        options.check_number("residual", residual, -1e-9, 2)
-        options.check_number("noise", noise, -1e-9, 2)
+        options.check_number("residual", residual, 0, 2, closed=True)
+        options.check_number("noise", noise, 0, 2, closed=True)
         if isinstance(hidden, str) or not isinstance(hidden, Sequence) or not hidden:
             raise UserError(f"policy.options.hidden = {hidden!r:.60} must be a list of widths, such as [256, 256]")
         for wide in hidden:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -333,7 +334,8 @@ def test_what_it_cannot_do_is_refused(tmp_path: Path, keys: dict[str, Any], said
         ({"residual": 0.1}, "corrects a base"),
         ({"base": "nowhere"}, "has no acting.json"),
         ({"hidden": []}, "must be a list of widths"),
-        ({"noise": -0.1}, "noise"),
+        ({"noise": 0.1}, "set td3, or drop policy.options.noise"),
+        ({"residual": 2.1}, "policy.options.residual = 2.1 must be a number from 0 to 2"),
         ({"state": 9}, "the simulator shows a state of 2"),
     ],
 )
@@ -348,6 +350,12 @@ def made(**options: Any) -> Squashed:
     found = make_policy(PolicyConfig(**{**POLICY, "options": {**POLICY["options"], **options}}), device="cpu", seed=3)  # type: ignore[arg-type, dict-item]
     assert isinstance(found, Squashed)
     return found
+
+
+@pytest.mark.parametrize("noise", [-1e-10, -1, 2.1, math.inf])
+def test_noise_out_of_range_is_refused_by_its_range(noise: float) -> None:
+    with pytest.raises(UserError, match=r"policy\.options\.noise = .* must be a number from 0 to 2"):
+        made(noise=noise)
 
 
 def test_a_residual_policy_s_features_are_its_base_s(tmp_path: Path) -> None:

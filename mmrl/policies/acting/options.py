@@ -17,10 +17,12 @@ def check_integer(name: str, value: Any, least: int, most: int) -> None:
         raise UserError(f"policy.options.{name} = {value!r:.60} must be a whole number from {least} to {most}")
 
 
-def check_number(name: str, value: Any, low: float, high: float) -> None:
-    """Raise UserError unless `value` is a number above `low` and at most `high`."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not low < value <= high:
-        raise UserError(f"policy.options.{name} = {value!r:.60} must be a number above {low:g} and at most {high:g}")
+def check_number(name: str, value: Any, low: float, high: float, closed: bool = False) -> None:
+    """Raise UserError unless `value` is a number above `low`, or `low` itself if `closed`, and at most `high`."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not low <= value <= high or (value == low and not closed):
+        range_ = f"from {low:g} to {high:g}" if closed else f"above {low:g} and at most {high:g}"
+        raise UserError(f"policy.options.{name} = {value!r:.60} must be a number {range_}")
 
 
 def check_range(name: str, value: Any, low: float, high: float) -> None:
