@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import distributed
 from torch.autograd.graph import saved_tensors_hooks
+from torch.distributed.tensor import DTensor
 
 import vlm_cases
 from mmrl.algorithms.loss import average
@@ -116,9 +117,9 @@ def _passed(policy: VLM, critic: Critic, batch: Any, checkpointed: bool) -> dict
         passes[ranks.rank()] += torch.tensor([1.0, float(len(micro.target_L))])
     found = {name: ranks.all_reduce_sum(one) for name, one in (sums | {"passes": passes, "kept": kept}).items()}
     for name, p in [*policy.parameters(), *critic.parameters()]:
-        if p.grad is not None or policy.root is None:
-            whole = torch.zeros_like(p) if p.grad is None else full_tensor(p.grad)
-            found[f"grad/{name}"] = whole if p.grad is not None and whole is not p.grad else ranks.all_reduce_sum(whole.clone())
+        none = torch.zeros(p.shape)  # of a weight that no pass uses
+        own = none if p.grad is None else full_tensor(p.grad)
+        found[f"grad/{name}"] = own if isinstance(p, DTensor) else ranks.all_reduce_sum(own.clone())
     return found
 
 
