@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
+import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import pytest
 import torch
 
 import pretended_device as pretended
+from mmrl.compute.bitsandbytes import quiet
 from pretended_device import library
 
 FOLDER = Path(__file__).parents[2] / ".pytest_cache" / "d" / "pretended_device"
@@ -26,6 +29,9 @@ if not torch.backends.cuda.is_built():
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[pretended.Ledger]:
     """torch has a device cuda:0 that isn't there; the value records what the host waits for."""
+    if importlib.util.find_spec("bitsandbytes"):
+        with quiet():  # peft imports it, and with a device it would look for CUDA's functions in torch
+            importlib.import_module("bitsandbytes")
     # FlexAttention's kernels can't be compiled for a device that isn't there
     monkeypatch.setattr("mmrl.policies.vlm.attention.ways", lambda setting, device: ())
     monkeypatch.setattr("mmrl.policies.vlm.vlm._PROBED", {})
