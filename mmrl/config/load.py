@@ -130,7 +130,8 @@ def describe_validation_error(err: ValidationError) -> str:
         kinds = ", ".join(f'kind = "{kind}"' for kind in STAGES)
         return f"{where!r} needs {kinds}, or the id of a plugin's stage (mmrl list stages)"
     found = fault.get("input")
-    message = describe_error(fault).rstrip(".")
+    is_section = fault["type"] == "model_type"
+    message = "it is a section: write its keys, such as { key = value }" if is_section else describe_error(fault).rstrip(".")
     if not path:
         return message
     shown = "" if fault["type"] == "value_error" and isinstance(found, dict) else f"; found {found!r}"  # the rule names it

@@ -266,7 +266,7 @@ def test_a_memory_is_another_run_s_offline_data_and_a_torn_one_is_refused_in_one
     path.write_text(tomli_w.dumps(data_of(tmp_path, "torn", offline=str(torn))))
     found = CliRunner().invoke(main, ["train", str(path)])
     (line,) = [line for line in found.output.splitlines() if "replay file" in line]
-    assert found.exit_code == 2 and "it is torn; restore it or collect again" in line
+    assert found.exit_code == 2 and "it is torn; restore it, or begin anew" in line
     with pytest.raises(UserError, match=r"has gamma = 0\.99, and this run 0\.9: make them equal"):
         runs.run(config(tmp_path, "other", offline=str(memory), gamma=0.9))
 

@@ -86,7 +86,7 @@ def test_a_saved_experience_is_the_same_and_a_torn_one_is_refused(tmp_path: Path
     with pytest.raises(UserError, match=r"has capacity = 30, and this run 31: make them equal"):
         Experience(31).load(path)
     path.write_bytes(path.read_bytes()[:-9])
-    with pytest.raises(UserError, match="it is torn; restore it or collect again"):
+    with pytest.raises(UserError, match="it is torn; restore it, or begin anew"):
         Experience(30).load(path)
 
 

@@ -54,6 +54,6 @@ def test_torn_and_foreign_files_are_refused_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"has capacity = 9, and this run 8: make them equal"):
         Scenes(8).load(path)
     path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(UserError, match="it is torn; restore it or collect again") as caught:
+    with pytest.raises(UserError, match="it is torn; restore it, or begin anew") as caught:
         Scenes(9).load(path)
     assert "\n" not in str(caught.value)

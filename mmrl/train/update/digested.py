@@ -28,8 +28,8 @@ def read(path: Path, what: str, example: str) -> tuple[dict[str, str], dict[str,
     """(marks, tensors) that `write` wrote. what: kind of the file; example: its usual name. Raises UserError if there is none, or
     if it isn't what was written."""
     if not path.is_file():
-        raise UserError(f"there is no {what} {path}: name one, such as {example}")
-    torn = f"{what} {path} {{}}: it is torn; restore it or collect again"
+        raise UserError(f"there is no {what} {path}, such as {example}: name one that is there, or restore it")
+    torn = f"{what} {path} {{}}: it is torn; restore it, or begin anew"
     try:
         with safe_open(path, "pt") as file:
             marks = file.metadata() or {}

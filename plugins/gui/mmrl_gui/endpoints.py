@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ from mmrl import Message, UserError
 from mmrl.api.endpoints.answers import NoAnswer
 from mmrl.api.endpoints.client import ChatEndpoint, Question
 from mmrl.api.endpoints.messages import ChatEncoder
+from mmrl.api.errors import did_you_mean
 
 ANSWER = 512
 """Maximum of tokens of an answer."""
@@ -17,10 +19,13 @@ ANSWER = 512
 def endpoint_of(option: str, options: Mapping[str, Any]) -> ChatEndpoint:
     """The endpoint of an option that is a table. option: its name, for messages. options: those of
     `mmrl.api.endpoints.client.ChatEndpoint`. Raises UserError for others."""
-    try:
-        return ChatEndpoint(**options)
-    except TypeError as error:
-        raise UserError(f"{option}: {str(error).partition('()')[2].strip() or error}: see the options of an endpoint") from None
+    known = [field.name for field in dataclasses.fields(ChatEndpoint) if field.init]
+    for name in options:
+        if name not in known:
+            raise UserError(f"{option}: an endpoint has no option {name!r}.{did_you_mean(name, known)} It has {', '.join(known)}")
+    if "model" not in options:
+        raise UserError(f"{option}: model is missing: name the model that the endpoint serves")
+    return ChatEndpoint(**options)
 
 
 def answer_of(endpoint: ChatEndpoint, messages: Sequence[Message], option: str, about: str) -> str:

@@ -76,8 +76,8 @@ def test_an_endpoint_without_an_answer_is_said_so(answer, why):
     [
         ("model", r"subgoals = 'model' must be \"words\", or a table such as"),
         (3, r"subgoals = 3 must be \"words\", or a table"),
-        ({"modle": "x"}, r"subgoals: got an unexpected keyword argument 'modle'"),
-        ({}, r"subgoals: missing 1 required keyword-only argument: 'model'"),
+        ({"modle": "x"}, r"subgoals: an endpoint has no option 'modle'. Did you mean 'model'"),
+        ({}, r"subgoals: model is missing"),
         ({"model": "x", "base_url": "nowhere"}, r"base_url = 'nowhere' is no address"),
     ],
 )

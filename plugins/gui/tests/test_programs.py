@@ -400,8 +400,11 @@ def test_a_model_that_never_succeeds_is_said_so(monkeypatch):
     [
         ({"explorer": URL}, "explorer finds examples, and there are none: set examples = 1"),
         ({"explorer": "big", "examples": 1, "observe": "elements"}, "explorer = 'big' must be a table such as"),
-        ({"explorer": {}, "examples": 1, "observe": "elements"}, "explorer: missing 1 required keyword-only argument: 'model'"),
-        ({"explorer": {"modle": "x"}, "examples": 1, "observe": "both"}, "explorer: got an unexpected keyword argument 'modle'"),
+        ({"explorer": {}, "examples": 1, "observe": "elements"}, "explorer: model is missing"),
+        (
+            {"explorer": {"modle": "x"}, "examples": 1, "observe": "both"},
+            "explorer: an endpoint has no option 'modle'. Did you mean 'model'",
+        ),
         ({"style": "programme"}, "style = 'programme'"),
     ],
 )

@@ -163,7 +163,7 @@ def test_without_an_answer_the_episode_is_lost(task, answer, why):
     ("options", "why"),
     [
         ({"tracker": "words"}, r"tracker = 'words' must be a table such as"),
-        ({"tracker": {"modle": "x"}}, r"tracker: got an unexpected keyword argument 'modle'"),
+        ({"tracker": {"modle": "x"}}, r"tracker: an endpoint has no option 'modle'. Did you mean 'model'"),
         ({"tracker": URL, "subgoals": ""}, r"there are none: set subgoals = \"words\""),
         ({"tracker": URL, "observe": "elements"}, r"tracker needs pictures: set observe = \"picture\" or \"both\""),
     ],

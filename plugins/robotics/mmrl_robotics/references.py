@@ -61,7 +61,10 @@ class Expert:
         if self.pattern is None:
             return instruction
         if (match := self.pattern.search(instruction)) is None:
-            raise UserError(f"goal_pattern = {self.pattern.pattern!r:.100} finds nothing in the instruction {instruction!r:.100}")
+            raise UserError(
+                f"goal_pattern = {self.pattern.pattern!r:.100} finds nothing in {instruction!r:.100}, an instruction of task "
+                f"{self.task!r}: give one that finds what each of them asks for, or leave it out"
+            )
         return match[0]
 
     def _kept(self, data: Any) -> Episode:

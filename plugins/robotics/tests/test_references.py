@@ -196,7 +196,7 @@ def test_the_only_episode_with_its_goal_has_no_reference():
         ({"mismatched": 0.75, "still": 0.5}, "mismatched + still = 1.25 is more than all pairs"),
         ({"frames": 1}, "frames = 1 must be a whole number from 2 to 64"),
         ({"goal_pattern": "red ("}, "goal_pattern = 'red (' is no regular expression"),
-        ({"goal_pattern": "blue", "referenced": 0.5}, "goal_pattern = 'blue' finds nothing in the instruction '"),
+        ({"goal_pattern": "blue", "referenced": 0.5}, "goal_pattern = 'blue' finds nothing in '"),
         (
             {"goal_pattern": "red", "mismatched": 0.5},
             "mismatched = 0.5 needs two goals, and all 12 episodes have 'red': play more",
