@@ -12,7 +12,7 @@ import vlm_cases as cases
 from mmrl.config.sections import LoraConfig, PolicyConfig
 from mmrl.policies.lora import disable_adapters
 from mmrl.policies.vlm.vlm import VLM
-from mmrl.rollout.generate.decode_graphs import DecodeGraphs
+from mmrl.rollout.generate.decode_graphs import DecodeGraphs, graphs_for
 from mmrl.rollout.generate.local import LocalGenerator
 from mmrl.rollout.generate.processor import LogitsProcessor
 from mmrl.rollout.generate.rooms import ROUND, tokens_of
@@ -71,6 +71,9 @@ def test_rooms_grow_and_are_used_again(monkeypatch):
     check_equal(sampler.generate(inputs, 8, sampling), wanted, 2e-6)
     assert len({rows for rows, _ in sampler.graphs.rooms}) > 1 < len({tokens for _, tokens in sampler.graphs.rooms})
     assert {rows for rows, _ in sampler.graphs.rooms} <= {8, 4, 2, 1}
+    media = {**inputs[0].media, "pixel_values": -inputs[0].media["pixel_values"]}
+    others = [replace(inputs[0], media=media)]  # of which nothing is left in a memory that was too small
+    check_equal(sampler.generate(others, 8, sampling), LocalGenerator(vlm, 8).generate(others, 8, sampling), 2e-6)
     check_equal(sampler.generate(inputs, 8, sampling), wanted, 2e-6)
     captured = sampler.graphs.captured
     check_equal(sampler.generate(inputs, 8, sampling), wanted, 2e-6)
@@ -160,6 +163,11 @@ def test_new_weights_between_two_tokens(replaced):
 
 
 # -- what it can't do -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_cpu_says_that_it_has_none():
+    with pytest.warns(match=r"generate\.cuda_graphs needs a GPU, and the sampler is on cpu: nothing changes"):
+        assert graphs_for(cases.policy("qwen2_5_vl"), 8) is None
 
 
 def test_a_capture_that_fails_is_told_once_and_nothing_else_changes():
