@@ -105,10 +105,6 @@ REFUSED = {
         {"policy": {**LORA, "lora": {"nf4": ["head"]}}},
         r'policy\.lora\.nf4: "head" matches nothing, as this model\'s head is tied to its embeddings',
     ),
-    "4 bits of layers that aren't called": (
-        {"policy": {"kind": "pi0", "model": "tiny:pi0", "lora": {"nf4": ["language"]}}},
-        r"policy\.lora\.nf4 is for policies of kind vlm or vla, not 'pi0': leave it out",
-    ),
     "an optimiser that is spread and in the host": (
         {"compute": {"learners": 2}, "train": {"offload_optimizer": True}},
         r"train\.offload_optimizer doesn't support weights sharded over compute\.learners = 2, which spread the optimiser",

@@ -12,6 +12,7 @@ import vlm_cases as cases
 from adapted import ALL, TINY, batch, optimizer_of, policy, scores, train
 from mmrl.api.errors import UserError
 from mmrl.compute.bitsandbytes import import_bitsandbytes
+from mmrl.config.load import parse_config
 from mmrl.config.sections import LoraConfig, PolicyConfig
 from mmrl.policies.batches import Credit
 from mmrl.policies.gradient_checkpointing import gradient_checkpointing
@@ -21,6 +22,7 @@ from mmrl.policies.vlm.vlm import VLM
 from mmrl.rollout.generate.local import LocalGenerator
 from mmrl.rollout.generate.sampling import SamplingParams
 from mmrl.rollout.generate.weights import changed_weights, parameter_versions
+from mmrl.train.checks.compute import check_quantized
 from mmrl.train.update.pack_conversations import pack
 
 LEVELS = [
@@ -213,3 +215,11 @@ def test_without_bitsandbytes_it_is_refused(monkeypatch):
 def test_the_head_stays_whole():
     model = VLM(PolicyConfig(model=TINY.format("llava_onevision"))).model
     assert LoraConfig().nf4 == [] and not any("lm_head" in name for name in quantised_layers(model, ["*"]))
+
+
+def test_a_policy_that_computes_with_weights_of_layers_is_refused():
+    policy = {"kind": "pi0", "model": "tiny:pi0", "lora": {"nf4": ["language"]}}
+    tasks = [{"id": "robotics/pick"}]
+    config = parse_config({"name": "x", "policy": policy, "tasks": tasks, "stages": [{"kind": "rl", "steps": 1}]})
+    with pytest.raises(UserError, match=r"policy\.lora\.nf4 is for policies of kind vlm or vla, not 'pi0': leave it out"):
+        check_quantized(config)
