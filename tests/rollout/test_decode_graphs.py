@@ -9,6 +9,7 @@ import torch
 
 import other_families
 import vlm_cases as cases
+from mmrl.api.types import Prompt, user_message
 from mmrl.config.sections import LoraConfig, PolicyConfig
 from mmrl.policies.lora import disable_adapters
 from mmrl.policies.vlm.vlm import VLM
@@ -71,13 +72,23 @@ def test_rooms_grow_and_are_used_again(monkeypatch):
     check_equal(sampler.generate(inputs, 8, sampling), wanted, 2e-6)
     assert len({rows for rows, _ in sampler.graphs.rooms}) > 1 < len({tokens for _, tokens in sampler.graphs.rooms})
     assert {rows for rows, _ in sampler.graphs.rooms} <= {8, 4, 2, 1}
-    media = {**inputs[0].media, "pixel_values": -inputs[0].media["pixel_values"]}
-    others = [replace(inputs[0], media=media)]  # of which nothing is left in a memory that was too small
-    check_equal(sampler.generate(others, 8, sampling), LocalGenerator(vlm, 8).generate(others, 8, sampling), 2e-6)
     check_equal(sampler.generate(inputs, 8, sampling), wanted, 2e-6)
     captured = sampler.graphs.captured
     check_equal(sampler.generate(inputs, 8, sampling), wanted, 2e-6)
     assert sampler.graphs.captured == captured, "rooms that had their place are used again"
+
+
+def test_a_memory_that_was_too_small_is_forgotten(monkeypatch):
+    """A longer prompt needs a larger one; the next short one isn't answered from the old."""
+    monkeypatch.setattr("mmrl.rollout.generate.rooms.ROUND", 16)
+    vlm = cases.policy("qwen2_5_vl")
+    sampler, long = graphed(vlm), cases.prompt(4, 2)
+    short, other = (Prompt(messages=[user_message(f"What digit is shown? {end}")]) for end in "12")
+    lengths = [len(vlm.encode(prompt).ids) for prompt in (short, long, other)]
+    assert lengths[0] == lengths[2] and tokens_of(lengths[0], 12) < tokens_of(lengths[1], 12)
+    for prompt in (short, long, other):
+        inputs = [vlm.encode(prompt)]
+        check_equal(sampler.generate(inputs, 8, SAMPLING), LocalGenerator(vlm, 8).generate(inputs, 8, SAMPLING), 2e-6)
 
 
 @pytest.mark.parametrize(("length", "more", "tokens"), [(10, 5, 128), (100, 900, 256), (1000, 200, 1280), (1000, 4000, 1536)])
