@@ -82,7 +82,7 @@ SANDBOX = ("rrvf",)
 """Those whose programs run in a sandbox."""
 EVERYDAY = ("vlm-r1-rec", "jigsaw-r1", "gui-g1", "resfit")
 """An answer in words, a puzzle, a screen, a robot. The others run with the long tests."""
-LONG = ("v-irl", "simplevla-rl-libero", "webwise", "rl4vla", "ript-vla", "videossr")
+LONG = ("v-irl", "simplevla-rl-libero", "webwise", "rl4vla", "rlinf-vla-grpo", "ript-vla", "videossr")
 """Those that take a quarter of a minute or more; another one has the same world."""
 
 

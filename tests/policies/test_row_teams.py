@@ -81,12 +81,14 @@ def test_two_ranks_in_all_ways(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive  # minutes; other ways are among CI's tests
 @pytest.mark.timeout(1200)
 def test_two_ranks_with_other_families(tmp_path):
     assert compared(tmp_path, 2, OTHERS) == {}
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive  # minutes; other ways are among CI's tests
 @pytest.mark.timeout(1200)
 def test_four_ranks(tmp_path):
     assert compared(tmp_path, 4, FOUR) == {}

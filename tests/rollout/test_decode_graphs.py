@@ -260,6 +260,7 @@ BLANK = ("perception_lm", "qwen2_audio")
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("family", some_of(ROOMS, ("llama4", "gemma4", "glm4v", "qwen3_5")))
 def test_every_family(family):
     """In rooms, without a graph, tokens are equal and log-probabilities too: those of Gemma 4 to within its own rounding."""
