@@ -83,7 +83,7 @@ PARTS = (
     ),
     Part(
         name="decode",
-        limit=70,
+        limit=49,
         command=_sized("decode_gpu.py", "--size 3b", "--size tiny"),
         keys=("cases", "peak_gpu_memory_mb", "error"),
         aim="6 ms a token for 64 rows, 11 ms for 320",
@@ -97,7 +97,7 @@ PARTS = (
     ),
     Part(
         name="trl",
-        limit=120,
+        limit=110,
         command=_sized("vs_trl.py", TRL["full"], TRL["tiny"]),
         keys=tuple(f"{case}.{key}" for case in ("3b", "adapters", "112px") for key in ("ratio", "median_s", "peak_mb", "error")),
         aim="5 times",
@@ -105,7 +105,7 @@ PARTS = (
     ),
     Part(
         name="packing",
-        limit=80,
+        limit=70,
         command=_sized("packing_gpu.py", "--size 3b --runs 2", "--size tiny --runs 1"),
         keys=("cases",),
         aim="as many times as there are fewer tokens",

@@ -24,7 +24,7 @@ from mmrl.train.update.packer import PackOptions
 
 BUDGETS = {
     # the embedded sampler; the prompts of a call have several lengths
-    "a call": (5, 5),  # are the logits finite; tokens, log-probabilities, lengths and which are finished, at the end
+    "a call": (5, 4),  # are the logits finite; tokens, log-probabilities, lengths and which are finished, at the end
     "a token": (0, 0),
     "a look": (1, 0),  # how many go on
     # an update of a conversations' policy

@@ -92,7 +92,11 @@ class LocalGenerator:
         self, inputs: list[PromptInputs], group_size: int, sampling: SamplingParams, seeds: list[int]
     ) -> list[list[Completion]]:
         policy, device = self.policy, self.policy.device
-        rows = rows_for(self, self.graphs, inputs, group_size, sampling)
+        made = {"eos": torch.tensor(sorted(policy.eos))}
+        if sampling.temperature:
+            made["drawn_TN"] = uniform_draws(seeds, group_size, sampling.max_tokens)
+        rows = rows_for(self, self.graphs, inputs, group_size, sampling, made)
+        eos, drawn_TN = rows.beside["eos"], rows.beside.get("drawn_TN")
         versions = Versions(self.exchange)
         logits = rows.logits
         if not torch.isfinite(logits).all():
@@ -103,11 +107,6 @@ class LocalGenerator:
         processor = sampling.logits_processor
         if processor:
             processor.begin(policy, rows.cache, inputs, group_size)
-        made = {"eos": torch.tensor(sorted(policy.eos))}
-        if sampling.temperature:
-            made["drawn_TN"] = uniform_draws(seeds, group_size, sampling.max_tokens)
-        there = upload(made, device)
-        eos, drawn_TN = there["eos"], there.get("drawn_TN")
         tokens_TN: list[torch.Tensor] = []
         logprobs_TN: list[torch.Tensor] = []
         length_N = torch.full((total,), sampling.max_tokens, device=device)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
+from types import MappingProxyType
 
 import torch
 
@@ -17,19 +19,30 @@ from mmrl.rollout.generate.sampling import SamplingParams
 
 
 def rows_for(
-    sampler: Prefiller, graphs: DecodeGraphs | None, inputs: list[PromptInputs], group_size: int, sampling: SamplingParams
+    sampler: Prefiller,
+    graphs: DecodeGraphs | None,
+    inputs: list[PromptInputs],
+    group_size: int,
+    sampling: SamplingParams,
+    beside: Mapping[str, torch.Tensor],
 ) -> Rows:
     """Rows in rooms if graphs are wanted, the model can be decoded in rooms, and nobody looks into it at each token."""
     if graphs and not sampling.logits_processor and fit(sampler, graphs):
-        return RoomRows(sampler, inputs, group_size, graphs, sampling.max_tokens)
-    return Rows(sampler, inputs, group_size)
+        return RoomRows(sampler, inputs, group_size, graphs, sampling.max_tokens, beside)
+    return Rows(sampler, inputs, group_size, beside)
 
 
 class RoomRows(Rows):
     """Rows whose cache is moved into a room when the first token is fed, and to another when the room is used up."""
 
     def __init__(
-        self, sampler: Prefiller, inputs: list[PromptInputs], group_size: int, graphs: DecodeGraphs, max_tokens: int
+        self,
+        sampler: Prefiller,
+        inputs: list[PromptInputs],
+        group_size: int,
+        graphs: DecodeGraphs,
+        max_tokens: int,
+        beside: Mapping[str, torch.Tensor] = MappingProxyType({}),
     ) -> None:
         self.graphs, self.max_tokens = graphs, max_tokens
         self.room: Room | None = None
@@ -38,7 +51,7 @@ class RoomRows(Rows):
         self.from_N: torch.Tensor | None = None
         """Which prompt's row of the cache each row begins with, until it is in a room; None if the cache has a row for each."""
         self._shared = True
-        super().__init__(sampler, inputs, group_size)
+        super().__init__(sampler, inputs, group_size, beside)
 
     def _expand(self, prompt_N: torch.Tensor) -> None:
         if self._shared:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Protocol
 
 import torch
@@ -33,13 +34,21 @@ class Rows:
     mask: torch.Tensor | None
     """Of prompts and completions; None without padding."""
 
-    def __init__(self, sampler: Prefiller, inputs: list[PromptInputs], group_size: int) -> None:
+    def __init__(
+        self,
+        sampler: Prefiller,
+        inputs: list[PromptInputs],
+        group_size: int,
+        beside: Mapping[str, torch.Tensor] = MappingProxyType({}),
+    ) -> None:
+        """beside: tensors of the host that go to the device in the same copy."""
         self.sampler, self.inputs, self.group_size = sampler, inputs, group_size
         device = sampler.policy.device
         self.row_N = torch.arange(len(inputs) * group_size, device=device)
         """Which completion each row is."""
         first = torch.tensor([one.next_position for one in inputs]).repeat_interleave(group_size)
-        self.position_N = upload({"position_N": first}, device)["position_N"]
+        self.beside = upload({"position_N": first, **beside}, device)
+        self.position_N = self.beside["position_N"]
         """Rotary position of each row's first token."""
         self.logits = self._prefill(range(len(inputs)))
         """Logits [N, V] that follow the prompts."""
