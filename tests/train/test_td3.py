@@ -12,7 +12,7 @@ from torch import nn
 
 from mmrl.algorithms import off_policy
 from mmrl.api.errors import UserError
-from mmrl.config.sections import OffPolicyStage, Td3Config
+from mmrl.config.sections import OffPolicyStage
 from mmrl.policies.actors import NoisyTanh, SquashedNormal
 from mmrl.train.update.replay import Drawn, Episode, Layout, Replay
 from mmrl.train.update.rlpd import Rlpd
@@ -33,8 +33,7 @@ ROWS = [json.loads(line) for line in (Path(__file__).parents[1] / "golden" / "re
 def learner(actor: NoisyTanh | None = None, features: int = 1, *, how: dict[str, Any] | None = None, **keys: Any) -> Td3:
     torch.manual_seed(3)
     stage = OffPolicyStage(**(STAGE | {"td3": how or {}} | keys))
-    assert stage.td3 is not None
-    return Td3(actor or NoisyTanh(features, 1, noise=0.2, hidden=(32, 32)), features, stage, stage.td3, 3)
+    return Td3(actor or NoisyTanh(features, 1, noise=0.2, hidden=(32, 32)), features, stage, 3)
 
 
 class Concave(nn.Module):
@@ -184,6 +183,6 @@ def test_noise_is_in_units_of_an_action_and_a_residual_policy_begins_at_its_base
 def test_a_policy_that_learns_its_noise_is_refused_and_so_is_fixed_noise_without_td3() -> None:
     stage = OffPolicyStage(**STAGE, td3={})
     with pytest.raises(UserError, match=r"set policy\.options\.noise, such as 0\.1"):
-        Td3(SquashedNormal(1, 1), 1, stage, Td3Config(), 0)
+        Td3(SquashedNormal(1, 1), 1, stage, 0)
     with pytest.raises(UserError, match=r"set it to 0, or set stages\.td3"):
         Rlpd(NoisyTanh(1, 1, noise=0.1), 1, OffPolicyStage(**STAGE), 0)

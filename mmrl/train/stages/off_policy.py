@@ -74,10 +74,7 @@ class OffPolicySteps(Steps):
     def begin(self) -> None:
         assert isinstance(self.policy, Squashed)
         actor, features, stage = self.policy.actor, self.policy.width, self.stage
-        if stage.td3:
-            self.learner = Td3(actor, features, stage, stage.td3, self.seed)
-        else:
-            self.learner = Rlpd(actor, features, stage, self.seed)
+        self.learner = (Td3 if stage.td3 else Rlpd)(actor, features, stage, self.seed)
         self.memory = self.new_memory()
 
     def new_memory(self) -> Replay:

@@ -103,6 +103,13 @@ class Critics:
         subset = torch.randperm(self.stage.critics, generator=generator)[: self.stage.subset].to(self.device)
         return off_policy.lowest(self.target(features_nF, actions_nA), subset)
 
+    def mean_value(self, features_nF: torch.Tensor, actions_nA: torch.Tensor) -> torch.Tensor:
+        """The mean over critics [n], as REDQ, RLPD and ResFiT have it, with a gradient by the actions alone."""
+        self.critic.requires_grad_(False)
+        values_n: torch.Tensor = self.critic(features_nF, actions_nA).mean(0)
+        self.critic.requires_grad_(True)
+        return values_n
+
     def anywhere(self, drawn: Drawn, generator: torch.Generator) -> torch.Tensor:
         """[n, M, A]: actions in the whole of [-1, 1], for the penalty."""
         shape = (len(drawn.rewards_n), self.stage.conservative_samples, self.dims)

@@ -68,10 +68,7 @@ class Rlpd(Critics):
     def _update_actor(self, drawn: Drawn, generator: torch.Generator, step: int) -> dict[str, float]:
         actions, logprobs_n = self.actor.sample(drawn.seen_nF, self.noise(drawn.actions_nA.shape, generator))
         temperature = self.log_temperature.exp().detach()
-        self.critic.requires_grad_(False)  # a gradient by the action alone
-        # the mean over critics, not the lowest, as REDQ and RLPD have it
-        loss = (temperature * logprobs_n - self.critic(drawn.seen_nF, actions).mean(0)).mean()
-        self.critic.requires_grad_(True)
+        loss = (temperature * logprobs_n - self.mean_value(drawn.seen_nF, actions)).mean()
         stepped = self.stepped("actor", loss, step)
         entropy = -logprobs_n.detach().mean()
         self.stepped("temperature", self.log_temperature.exp() * (entropy - self.aim), step)
