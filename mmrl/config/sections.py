@@ -12,6 +12,7 @@ from pydantic import Field, field_validator, model_validator
 
 from mmrl.config.compute import ComputeConfig
 from mmrl.config.condition import ConditionConfig
+from mmrl.config.generate import GenerateConfig
 from mmrl.config.limits import Alarm, LimitsConfig
 from mmrl.config.off_policy import EXPERT_EPISODES, ImproveConfig, OffPolicyStage, Td3Config
 from mmrl.config.policy import LoraConfig, PolicyConfig, VideoConfig
@@ -129,34 +130,6 @@ class TaskConfig(Section):
     def label(self) -> str:
         """The name of this entry in messages, metrics and other sections."""
         return self.name or self.id
-
-
-class GenerateConfig(Section):
-    """`[generate]`: sampling of completions during training. The checkpoint's own generation settings are ignored."""
-
-    max_tokens: Annotated[int, Field(ge=1, le=2**17)] = 256
-    """Longest completion, in tokens."""
-    temperature: Annotated[float, Field(ge=1e-3, le=1e3)] = 1.0
-    """Logits are divided by this, in the sampler and in the learner."""
-    top_p: Annotated[Real, Field(gt=0, le=1)] = 1.0
-    """Sample from the likeliest tokens with this total probability; log-probabilities are still those over all tokens."""
-    top_k: Count = 0
-    """Sample from this many of the likeliest tokens; 0: from all."""
-    stop: tuple[Annotated[str, Field(min_length=1, max_length=200)], ...] = Field(default=(), max_length=16)
-    """Texts such as `</tool_call>`: a completion ends with the token that completes one of them, also in evaluations."""
-    max_turns: Positive = 8
-    """Episodes in an environment are truncated after this many turns; a task without environments has a single turn."""
-    max_context: Positive | None = None
-    """Longest conversation with an environment in tokens, including the next answer; a longer episode is truncated. By default
-    the model's own limit."""
-    batch_size: Positive = 256
-    """Number of completions sampled at once, and of environments used at once; a group is never split, even if it is larger."""
-    cuda_graphs: bool = False
-    """Start all kernels of a token at once, with `compute.sampler = "local"` on a GPU: faster where starting them takes longer
-    than running them. Needs room for keys and values of half as many tokens again."""
-
-    def smaller(self) -> GenerateConfig:
-        return self.at_most(max_tokens=16, max_turns=4)
 
 
 class SteeringConfig(Section):
