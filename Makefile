@@ -44,14 +44,14 @@ demo-robot: $(STAMP)  ## teach a tiny model to pick up what is named, in the emb
 	.venv/bin/python -m mmrl train configs/demo/robot.toml --overwrite
 
 test: $(STAMP)  ## the everyday tests
-	$(PYTEST) -m "not slow and not gpu"
+	$(PYTEST) -m "not slow and not long and not gpu"
 
 test-slow: $(STAMP)  ## the long tests
-	$(PYTEST_SLOW) -m "slow and not exhaustive and not gpu"
+	$(PYTEST_SLOW) -m "(slow or long) and not exhaustive and not gpu"
 
 test-all: $(STAMP)  ## the everyday tests, and the long ones with all of their cases
-	$(PYTEST) -m "not slow and not gpu"
-	$(PYTEST_SLOW) -m "slow and not gpu"
+	$(PYTEST) -m "not slow and not long and not gpu"
+	$(PYTEST_SLOW) -m "(slow or long) and not gpu"
 
 test-pythons: $(STAMP)  ## install under Python 3.12 and 3.13 where they are, and test what needs no models
 	tests/pythons.sh 3.12 3.13

@@ -15,6 +15,7 @@ import pytest
 
 import fork_server
 import forked
+import long_tests
 from mmrl.api import processes
 from mmrl.registry.plugins import _registry
 
@@ -22,7 +23,8 @@ CI_LINES = 12
 """Last lines of a failure that are told at once."""
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(long_tests)  # a hook of this file isn't asked about tests of plugins/ and sims/
     fork_server.prepare()  # here, so that the processes of pytest-xdist share one
     forked.fork_children()
 

@@ -1,4 +1,4 @@
-"""Plant one fault at a time and see whether the everyday tests catch it.
+"""Plant one fault at a time and see whether the tests that aren't slow catch it.
 
     python tests/mutants.py [--only ID ...] [--write]
 
@@ -166,7 +166,7 @@ def summary(found: dict[str, str], seconds: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Plant one fault at a time and see whether the everyday tests catch it.")
+    parser = argparse.ArgumentParser(description="Plant one fault at a time and see whether the tests that aren't slow catch it.")
     parser.add_argument("--only", nargs="+", metavar="ID", help="plant these alone")
     parser.add_argument("--write", action="store_true", help="store the outcome in tests/mutants.json")
     options = parser.parse_args()

@@ -36,7 +36,7 @@ for version in "$@"; do
   fi
   echo "Python $version, left out since they need torch: $(grep -lE "$needs_torch" "${tests[@]}" | xargs)"
   grep -LE "$needs_torch" "${tests[@]}" \
-    | OMP_NUM_THREADS=1 xargs "$folder/bin/python" -m pytest -q -n 2 -p no:cacheprovider -m "not slow and not gpu" \
+    | OMP_NUM_THREADS=1 xargs "$folder/bin/python" -m pytest -q -n 2 -p no:cacheprovider -m "not slow and not long and not gpu" \
     || failed+=("$version: tests failed")
 done
 [ ${#failed[@]} -eq 0 ] || { printf 'Python %s\n' "${failed[@]}" >&2; exit 1; }

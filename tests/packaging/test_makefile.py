@@ -119,7 +119,7 @@ def test_parallel_targets_install_once(project):
     _, calls = make(project, "-j", "4", "demo", "test")
     assert calls.count(f"python {INSTALL}") == 1
     demo = "python -m mmrl train configs/demo/digits.toml"
-    tests = "python -m pytest -n 2 --dist worksteal -m not slow and not gpu"
+    tests = "python -m pytest -n 2 --dist worksteal -m not slow and not long and not gpu"
     assert sorted(call.startswith(demo) or 2 * call.startswith(tests) for call in calls[-2:]) == [1, 2]
 
 

@@ -1,0 +1,65 @@
+"""Which tests are long: those that were measured to be, and not those that somebody took for it.
+
+    MMRL_TEST_SECONDS=FOLDER make test-all
+    python tests/support/long_tests.py FOLDER
+
+The first command writes the seconds of each test into the folder, the second writes `tests/long.json` from them: the functions
+one case of which takes more than `LONG_S` on a quiet machine, with its seconds. At collection they get the mark `long`, unless
+they are marked `everyday`, and `make test` leaves them out. A new test is short until it is measured.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+LONG_S = 0.5
+LIST = Path(__file__).parents[1] / "long.json"
+FOLDER = "MMRL_TEST_SECONDS"
+"""The variable with the folder where seconds are written, a file for each process of pytest-xdist."""
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest chooses by marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    long = json.loads(LIST.read_text("utf-8"))
+    for item in items:
+        if function_of(item.nodeid) in long and not item.get_closest_marker("everyday"):
+            item.add_marker("long")
+
+
+def function_of(nodeid: str) -> str:
+    """The id of a test without its parameters."""
+    return nodeid.partition("[")[0]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    started = time.monotonic()
+    answer = yield
+    if folder := os.environ.get(FOLDER):
+        name = os.environ.get("PYTEST_XDIST_WORKER", "main")
+        with open(Path(folder) / f"{name}.jsonl", "a", encoding="utf-8") as file:
+            print(json.dumps([item.nodeid, round(time.monotonic() - started, 3)]), file=file)
+    return answer
+
+
+def longest(folder: Path) -> dict[str, float]:
+    """Function -> seconds of its longest case, of those that are long; sorted."""
+    found: dict[str, float] = {}
+    for path in folder.glob("*.jsonl"):
+        for nodeid, seconds in map(json.loads, path.read_text("utf-8").splitlines()):
+            name = function_of(nodeid)
+            found[name] = max(found.get(name, 0.0), seconds)
+    return {name: round(seconds, 1) for name, seconds in sorted(found.items()) if seconds > LONG_S}
+
+
+if __name__ == "__main__":
+    measured = longest(Path(sys.argv[1]))
+    LIST.write_text(json.dumps(measured, indent=0) + "\n", "utf-8")
+    print(f"{len(measured)} tests take more than {LONG_S} s")

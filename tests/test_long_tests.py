@@ -1,0 +1,49 @@
+"""The list of long tests: what it is made from, and what its marks do."""
+
+import json
+
+import pytest
+
+import long_tests
+
+pytest_plugins = ["pytester"]
+
+
+def test_a_function_is_as_long_as_its_longest_case_on_any_process(tmp_path):
+    rows = {
+        "gw0": [["tests/a.py::test_x[1]", 0.2], ["tests/a.py::test_x[b[0]]", 1.26], ["tests/a.py::test_y", 0.5]],
+        "gw1": [["tests/a.py::test_x[2]", 0.9], ["plugins/p/tests/b.py::test_z", 0.51]],
+    }
+    for name, found in rows.items():
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in found))
+    assert long_tests.longest(tmp_path) == {"plugins/p/tests/b.py::test_z": 0.5, "tests/a.py::test_x": 1.3}
+
+
+@pytest.fixture
+def files(pytester, monkeypatch):
+    pytester.makeconftest("import long_tests\ndef pytest_configure(config):\n    config.pluginmanager.register(long_tests)")
+    pytester.makeini("[pytest]\nmarkers = long\n everyday")
+    body = (
+        "import pytest\n@pytest.mark.parametrize('x', [1, 2])\ndef test_long(x): ...\n@pytest.mark.everyday\ndef test_kept(): ..."
+    )
+    pytester.makepyfile(test_it=body + "\ndef test_short(): ...")
+    listed = pytester.path / "long.json"
+    listed.write_text(json.dumps({"test_it.py::test_long": 2.0, "test_it.py::test_kept": 2.0}))
+    monkeypatch.setattr(long_tests, "LIST", listed)
+    monkeypatch.setenv(long_tests.FOLDER, str(pytester.path))
+    return pytester
+
+
+def test_what_is_listed_is_left_out_unless_it_is_everyday(files):
+    result = files.inline_run("-m", "not long", "-p", "no:cacheprovider")
+    assert [r.nodeid for r in result.getreports("pytest_runtest_logreport") if r.when == "call"] == [
+        "test_it.py::test_kept",
+        "test_it.py::test_short",
+    ]
+
+
+def test_seconds_of_each_case_are_written(files):
+    files.inline_run("-m", "long", "-p", "no:cacheprovider")
+    written = [json.loads(line) for path in files.path.glob("*.jsonl") for line in path.read_text().splitlines()]
+    assert [nodeid for nodeid, _ in written] == ["test_it.py::test_long[1]", "test_it.py::test_long[2]"]
+    assert all(0 <= seconds < 60 for _, seconds in written)
