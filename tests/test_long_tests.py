@@ -23,10 +23,18 @@ def test_a_function_is_as_long_as_its_longest_case_on_any_process(tmp_path):
 def files(pytester, monkeypatch):
     pytester.makeconftest("import long_tests\ndef pytest_configure(config):\n    config.pluginmanager.register(long_tests)")
     pytester.makeini("[pytest]\nmarkers = long\n everyday")
-    body = (
-        "import pytest\n@pytest.mark.parametrize('x', [1, 2])\ndef test_long(x): ...\n@pytest.mark.everyday\ndef test_kept(): ..."
-    )
-    pytester.makepyfile(test_it=body + "\ndef test_short(): ...")
+    body = """
+        import pytest
+
+        @pytest.mark.parametrize("x", [1, 2])
+        def test_long(x): ...
+
+        @pytest.mark.everyday
+        def test_kept(): ...
+
+        def test_short(): ...
+    """
+    pytester.makepyfile(test_it=body)
     listed = pytester.path / "long.json"
     listed.write_text(json.dumps({"test_it.py::test_long": 2.0, "test_it.py::test_kept": 2.0}))
     monkeypatch.setattr(long_tests, "LIST", listed)
