@@ -87,6 +87,7 @@ def sampled(policy, tokens):
     LocalGenerator(policy).generate(inputs, 2, SamplingParams(max_tokens=tokens, temperature=1.0, seed=3))
 
 
+@pytest.mark.everyday
 def test_the_sampler_waits_once_in_so_many_tokens(device, policy):
     made = policy()
     costs = {tokens: cost(device, sampled, made, tokens) for tokens in (1, LOOK_EVERY - 1, LOOK_EVERY + 1, 3 * LOOK_EVERY + 1)}
@@ -109,6 +110,7 @@ def updates(device, policy, packed):
     return [cost(device, packed, budget) for budget in (10_000, 1)], [cost(device, learner.update, [b], 0) for b in batches], more
 
 
+@pytest.mark.everyday
 def test_a_micro_batch_comes_over_at_once_and_is_not_waited_for(device, policy):
     made = policy()
     packing, update, more = updates(device, made, lambda budget: packed(made, budget))

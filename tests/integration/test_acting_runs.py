@@ -128,6 +128,7 @@ def test_there_may_be_more_minibatches_than_prompts(tmp_path, monkeypatch):
     assert sum(batch.num_tokens for batch in packed[-1]) == int(packed[-1][0].lengths_N.sum())
 
 
+@pytest.mark.everyday
 def test_imitation_of_the_expert(tmp_path):
     stage = {"kind": "sft", "split": "warm", "steps": 60, "batch_size": 16, "learning_rate": 3e-3}
     assert figures(runs.run(config(tmp_path, [stage])))["last"] > 0.9

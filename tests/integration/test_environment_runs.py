@@ -50,6 +50,7 @@ def rollouts(folder):
     return [json.loads(line) for file in files for line in file.read_text().splitlines()]
 
 
+@pytest.mark.everyday
 def test_an_environment_is_trained_on_and_evaluated(guess):
     taught = [{**STAGES[0], "steps": 15}, STAGES[1]]  # so that some answers are right
     folder = runs.run(guess(stages=taught, record={"rollouts_every": 1, "rollouts": 99}))

@@ -202,6 +202,7 @@ def test_rules_that_cannot_pay_for_a_memory_are_refused(tmp_path: Path, taste: d
         assert said in str(caught.value) and "\n" not in str(caught.value)
 
 
+@pytest.mark.everyday
 def test_what_it_remembers_and_reports(tmp_path: Path) -> None:
     folder = runs.run(config(tmp_path, starts_after=5, group_size=2)).path
     rows = [row["metrics"] for row in runs.rows(folder) if "metrics" in row]

@@ -43,6 +43,7 @@ threads = 1
 """
 
 
+@pytest.mark.everyday
 def test_a_run_leaves_everything_that_the_run_folder_promises(tmp_path):
     folder = runs.run(runs.toy_config(tmp_path, overrides=("evaluate.every=2",)))
     rows = runs.rows(folder)
@@ -114,6 +115,7 @@ def test_micro_batches_change_no_figure_beyond_rounding(tmp_path):
     assert losses[0] == pytest.approx(losses[1], abs=1e-5)
 
 
+@pytest.mark.everyday
 def test_training_moves_the_reward_up(tmp_path):
     """The reward that SFT never saw: more of the letters that count."""
     stage = {"kind": "rl", "steps": 40, "prompts_per_step": 4, "group_size": 16, "learning_rate": 3e-3}
@@ -397,6 +399,7 @@ def test_a_full_disk_while_a_checkpoint_is_written(tmp_path):
     assert again.returncode == 0 and (tmp_path / "runs" / "toy" / "summary.json").exists(), again.stderr
 
 
+@pytest.mark.everyday
 def test_an_interrupt_stops_after_the_step_and_resume_goes_on(tmp_path):
     (tmp_path / "run.toml").write_text(RUN_FILE.replace("steps = 3", "steps = 2000"))
     process = forked.start(["train", "run.toml"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)

@@ -528,6 +528,7 @@ def test_pipe_broken_by_a_verifier(name):
     assert one_failed(run(name, among_good(4)), at=4) == "the verifier broke the pipe to the judge"
 
 
+@pytest.mark.everyday
 def test_many_faults_at_once():
     names = ["raises", "hang", "abort", "crash", "closes", "fork"]
     bad = [7, 8, 41]

@@ -204,6 +204,7 @@ def test_a_separate_backbone_begins_as_the_policy_and_is_another():
 # -- state ------------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.everyday
 @pytest.mark.parametrize("backbone", ["shared", "separate"])
 def test_a_learner_with_restored_state_goes_on_bit_for_bit(backbone):
     vlm, owner = fresh(backbone=backbone, hidden_sizes=[8], warmup_steps=1)

@@ -79,6 +79,7 @@ def test_layers_that_are_computed_again_for_gradients_know_the_layout(family):
         assert same(update(vlm, True), plain)
 
 
+@pytest.mark.everyday
 def test_planted_faults_are_seen(monkeypatch):
     """Of planted faults: the probe must see each of them."""
     vlm = other_families.policy("qwen3_5")

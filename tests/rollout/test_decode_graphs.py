@@ -46,6 +46,7 @@ def check_equal(groups, wanted, within=1e-6):
         assert (torch.tensor(one.logprobs) - torch.tensor(other.logprobs)).abs().max() <= within
 
 
+@pytest.mark.everyday
 @pytest.mark.parametrize("family", [*cases.FAMILIES, "gemma3"])
 def test_tokens_are_those_of_decoding_without_graphs(family):
     """Of prompts of several lengths with and without pictures, while rows end, at any number of rows; see also

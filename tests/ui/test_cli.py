@@ -501,6 +501,7 @@ def test_a_group_export_of_a_plugin_becomes_forms_of_export(mmrl, site) -> None:
     assert answer(mmrl("export", "--to", "moon")) == "Missing argument 'THING'. (see mmrl export --to moon --help)"
 
 
+@pytest.mark.everyday
 def test_check_tells_by_its_exit_code(mmrl, site) -> None:
     source = """
         from mmrl import Prompt, Task, TaskSpec, VerifierSpec, hookimpl, user_message
