@@ -12,9 +12,9 @@ import pytest
 import torch
 
 import pretended_device as pretended
-from late_streams import Streams
 from mmrl.compute.bitsandbytes import quiet
 from pretended_device import library
+from pretended_device.late_streams import Streams
 
 FOLDER = Path(__file__).parents[2] / ".pytest_cache" / "d" / "pretended_device"
 if not torch.backends.cuda.is_built():

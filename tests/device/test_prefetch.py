@@ -1,6 +1,6 @@
 """Pictures come to the device one micro-batch ahead: the same numbers, two micro-batches at a time, and nobody reads too early.
 
-The streams of these tests copy as late as they may, see `late_streams`.
+The streams of these tests copy as late as they may, see `pretended_device.late_streams`.
 """
 
 from __future__ import annotations
