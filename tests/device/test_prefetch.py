@@ -121,7 +121,7 @@ def test_what_is_on_the_device_stays_there(device, streams):
 # -- an update ------------------------------------------------------------------------------------------------------------
 
 
-def updated(streams):
+def updated():
     """(metrics, weights after) two epochs of two mini-batches, and how many micro-batches those have."""
     config = parse_config(RUN)
     policy = VLM(config.policy, device="cuda")
@@ -133,12 +133,12 @@ def updated(streams):
 
 
 def test_an_update_is_the_same_bit_for_bit_and_holds_two_micro_batches(device, streams, monkeypatch):
-    metrics, weights, counts = updated(streams)
+    metrics, weights, counts = updated()
     passes = 1 + STAGE["epochs"]  # the first has the old log-probabilities; each runs from one mini-batch into the next
     assert counts == [4, 4] and len(streams.copies) == passes * sum(counts) and streams.most == 2
     at_once = lambda self, given: upload(given, self.device, self.on_host)  # noqa: E731
     monkeypatch.setattr(Prefetcher, "add", at_once)
-    wanted, others, _ = updated(streams)
+    wanted, others, _ = updated()
     assert metrics == wanted and all(torch.equal(a, b) for a, b in zip(weights, others, strict=True))
 
 
