@@ -13,6 +13,26 @@ ALIGNED = 64
 """Bytes: each tensor begins at a multiple of them, as every dtype and kernel may."""
 
 
+class Pinned:
+    """Tensors of the host in one piece of pinned memory: one copy brings them to a device, and the host doesn't wait for it."""
+
+    def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        import torch
+
+        starts, size = {}, 0
+        for name, tensor in tensors.items():
+            starts[name], size = size, size + -(-tensor.nbytes // ALIGNED) * ALIGNED
+        self.buffer = torch.empty(size, dtype=torch.uint8, pin_memory=True)
+        """uint8 [bytes]."""
+        self._parts = {name: (start, _part(self.buffer, start, tensors[name])) for name, start in starts.items()}
+        for name, (_, part) in self._parts.items():
+            part.copy_(tensors[name])
+
+    def of(self, buffer: torch.Tensor) -> dict[str, torch.Tensor]:
+        """The tensors as they lie in a copy of `buffer`, without copying them again."""
+        return {name: _part(buffer, start, like) for name, (start, like) in self._parts.items()}
+
+
 def upload(
     tensors: Mapping[str, torch.Tensor], device: torch.device | str, on_host: Collection[str] = ()
 ) -> dict[str, torch.Tensor]:
@@ -24,14 +44,8 @@ def upload(
     moving = {k: v for k, v in found.items() if v.device.type == "cpu" and k not in on_host}
     if not moving or torch.device(device).type == "cpu":
         return found
-    starts, size = {}, 0
-    for name, tensor in moving.items():
-        starts[name], size = size, size + -(-tensor.nbytes // ALIGNED) * ALIGNED
-    buffer = torch.empty(size, dtype=torch.uint8, pin_memory=True)
-    for name, tensor in moving.items():
-        _part(buffer, starts[name], tensor).copy_(tensor)
-    there = buffer.to(device, non_blocking=True)
-    return found | {name: _part(there, starts[name], tensor) for name, tensor in moving.items()}
+    pinned = Pinned(moving)
+    return found | pinned.of(pinned.buffer.to(device, non_blocking=True))
 
 
 def upload_one(tensor: torch.Tensor, device: torch.device | str) -> torch.Tensor:

@@ -111,8 +111,8 @@ class MicroBatch(Targets):
     positions: torch.Tensor | None
     """int64 [axes, B, S] rotary positions, restarting after the prompt in every segment; None lets the model count."""
     media: Mapping[str, torch.Tensor]
-    """Keyword arguments of the model's forward: pixels, grids; concatenated over the rows' prompts. In a shared pass they are on
-    the host until it begins, as the rows of a whole team are many."""
+    """Keyword arguments of the model's forward: pixels, grids; concatenated over the rows' prompts. They come to a GPU when they
+    are read, see `mmrl.train.update.prefetch`."""
     source_L: torch.Tensor
     """int64 index into the flattened [B * S] rows of the position that predicts each trained token."""
     target_L: torch.Tensor

@@ -22,12 +22,14 @@ from mmrl.train.plan.attention import Attention
 from mmrl.train.plan.machines import GPUS, MIB
 from mmrl.train.plan.memory import (
     LOGIT_CHUNK,
+    PREFETCHED,
     ROOM,
     activations,
     cache_capacity,
     cache_token,
     logits,
     peaks,
+    pixels,
     recompute_bytes,
     resident,
     update,
@@ -39,7 +41,7 @@ from mmrl.train.plan.teams import whole_rows
 from mmrl.train.plan.trained import AT_ONCE, stepped_bytes, trained, weight_bytes
 from mmrl.train.plan.workload import Micro, Sizes, workload
 from mmrl.train.resolve import with_algorithm_defaults
-from mmrl.train.update import offload
+from mmrl.train.update import offload, prefetch
 from mmrl.train.update.optimizer import Optimizer
 from mmrl.train.update.pack_conversations import pack
 
@@ -258,6 +260,26 @@ def test_micro_batches_are_filled_as_the_packer_fills_them():
         assert sum(len(m.target_L) for m in made) == sum(m.targets for m in planned) == 20
         patches = sorted(int(m.media["image_grid_thw"].prod(-1).sum()) for m in made)
         assert patches == sorted(m.patches for m in planned)
+
+
+@pytest.mark.parametrize("budget, count", [(1000, 1), (60, 3), (10, 20)])
+def test_pictures_are_those_of_two_micro_batches_on_a_gpu_and_of_all_on_a_cpu(budget, count):
+    vlm, size = cases.policy("qwen2_5_vl"), 56
+    rollouts = cases.rollouts(vlm, [cases.prompt(0, size=(size, size)) for _ in range(5)], group=4, longest=1)
+    made = pack(rollouts, Credit(advantages=torch.ones(20)), vlm, shared_prefix=True, budget=budget).micro
+    sizes = sorted((m.media["pixel_values"].nbytes for m in made), reverse=True)
+    shapes, seen = shapes_of(vlm.model.config.to_dict(), ""), rollouts[0].inputs.model_sizes[0]
+    text = len(rollouts[0].inputs.ids) - shapes.tokens_of(seen[0] * seen[1]) - 2
+    config = run_file(
+        train={"micro_batch_tokens": budget}, stages=[{"kind": "rl", "steps": 1, "prompts_per_step": 5, "group_size": 4}]
+    )
+    work = workload(config, config.stages[0], shapes, Sizes(text=text, pixels=seen[0] * seen[1], completion=1))
+    assert PREFETCHED == prefetch.AT_ONCE and len(made) == len(work.micro) == count
+    for kind, held in (("gpu", sizes[:2]), ("cpu", sizes)):
+        (part,) = pixels(shapes, work, kind, None)
+        assert part.bytes == sum(held) and ("at a time" in part.because) == (kind == "gpu" and count > 2)
+        rest = sum(part.bytes for part in pixels(shapes, work, kind, work.micro[0]))
+        assert rest == sum(held) - 4 * work.micro[0].patches * shapes.vision.values
 
 
 def test_peaks_are_of_what_is_there_at_once():

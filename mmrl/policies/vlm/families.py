@@ -15,7 +15,6 @@ from typing import Any
 import torch
 
 from mmrl.api.errors import UserError
-from mmrl.api.transfer import upload
 from mmrl.policies.batches import MicroBatch, Shared
 from mmrl.policies.resizing import center_crop, resize
 from mmrl.policies.vlm import attention
@@ -214,9 +213,8 @@ class Family:
     ) -> tuple[torch.Tensor, Any, torch.Tensor | None]:
         """A pass that a team computes together: each rank gets the states that its own targets are predicted from."""
         assert micro.positions is not None
-        media = upload(micro.media, micro.ids_BS.device, self.on_host)
         with packed_rows(rows), shared_pass(shared.team, decoder_of(self.model)):
-            own = self.packed(rows, micro.ids_BS, micro.positions, media)
+            own = self.packed(rows, micro.ids_BS, micro.positions, micro.media)
         hidden = at(shared.team, own, shared.kept_K)
         states = None if at_Q is None else hidden.index_select(0, torch.searchsorted(shared.kept_K, at_Q))
         return hidden.index_select(0, torch.searchsorted(shared.kept_K, micro.source_L)), self.head, states

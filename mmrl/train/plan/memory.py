@@ -34,6 +34,8 @@ LOGIT_CHUNK = 2**25
 """As in `mmrl.policies.vlm.vlm`, which isn't imported here; a test compares them."""
 ROOM = 64
 """As in `mmrl.rollout.generate.cache`."""
+PREFETCHED = 2
+"""`AT_ONCE` of `mmrl.train.update.prefetch`, which isn't imported here either."""
 BOTH = ("generate", "update")
 
 
@@ -242,6 +244,9 @@ def update(
             else f"{worst.targets:,} choices of {choices:,}",
         ),
     ]
+    if choices is None:
+        counted = worst if team > 1 or (b == FULL and weights.vision) else None
+        found += pixels(shapes, work, kind, counted)
     stepped = stepped_bytes(optimizer, weights, b) if config.train.offload_optimizer else 0
     for name, size, why in (
         ("fresh gradients", fresh, "in bfloat16"),
@@ -250,6 +255,16 @@ def update(
         if (rest := size - kept - made) > 0:  # it is allocated while the activations are freed, or later
             found.append(Part(name=name, bytes=rest, phases=("update",), because=f"{why}, beyond the activations"))
     return found
+
+
+def pixels(shapes: Shapes, work: Workload, kind: str, counted: Micro | None) -> list[Part]:
+    """Those of pictures, in float32: on a GPU of two micro-batches at a time, as `mmrl.train.update.prefetch` brings them over,
+    on a CPU of the whole step. counted: a micro-batch whose pixels are among the activations."""
+    patches = sorted((m.patches for m in work.micro), reverse=True)
+    held = sum(patches if kind == "cpu" else patches[:PREFETCHED]) - (counted.patches if counted else 0)
+    whose = "the step" if kind == "cpu" or len(patches) <= PREFETCHED else f"{PREFETCHED} micro-batches at a time"
+    size = FULL * shapes.vision.values * held
+    return [Part(name="pictures", bytes=size, phases=("update",), because=f"pixels of {whose}")] if held > 0 else []
 
 
 def _at_once(shapes: Shapes) -> int:

@@ -22,6 +22,7 @@ from mmrl.policies.batches import Batch, Credit, MicroBatch
 from mmrl.policies.vlm.processing import PromptInputs, concatenate
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.train.update.packer import Dealt, PackOptions
+from mmrl.train.update.prefetch import Prefetcher
 from mmrl.train.update.share_rows import own_targets, share_rows
 
 FLAT: dict[str, type[np.generic]] = {
@@ -58,6 +59,7 @@ def pack(
     budget: int,
     keep_zero: bool = False,
     team: Team | None = None,
+    prefetcher: Prefetcher | None = None,
 ) -> Batch:
     """Pack all trained tokens of this rank into a batch, or those of its team.
 
@@ -65,6 +67,7 @@ def pack(
     keep_zero: also compute rollouts whose advantage is zero everywhere; without a KL term, a critic or an entropy bonus their
     gradient is zero, so they are only counted.
     team: the ranks that compute rows together; all of them call it together.
+    prefetcher: of the batches that are passed over in turn with this one.
 
     Raises ValueError for a completion with a banned id, which the forward pass would take for an image.
     """
@@ -89,7 +92,16 @@ def pack(
         **upload(whole, policy.device),
         looks=any(_looks(row, rollouts) for row in rows),
     )
-    return found if team is None else share_rows(found, team, policy)
+    return _prefetched(found if team is None else share_rows(found, team, policy), prefetcher or prefetcher_of(policy))
+
+
+def prefetcher_of(policy: VLM) -> Prefetcher:
+    """A new one."""
+    return Prefetcher(policy.device, policy.family.on_host)
+
+
+def _prefetched(batch: Batch, prefetcher: Prefetcher) -> Batch:
+    return replace(batch, micro=tuple(replace(micro, media=prefetcher.add(micro.media)) for micro in batch.micro))
 
 
 def _mean(advantages: np.ndarray, length: int) -> float:
@@ -97,7 +109,7 @@ def _mean(advantages: np.ndarray, length: int) -> float:
     return float(advantages[0] if len(advantages) == 1 else advantages[:length].mean()) if length else math.nan
 
 
-def pad_passes(batch: Batch, policy: VLM, team: Team | None = None) -> Batch:
+def pad_passes(batch: Batch, policy: VLM, team: Team | None = None, prefetcher: Prefetcher | None = None) -> Batch:
     """With sharded weights, the batch with empty passes up to the largest number of passes of any rank, as every rank takes part
     in all passes."""
     if policy.root is None:
@@ -107,7 +119,9 @@ def pad_passes(batch: Batch, policy: VLM, team: Team | None = None) -> Batch:
     if not more:
         return batch
     blank = _micro([_blank(policy)], [], nothing, policy, team)
-    return replace(batch, micro=(*batch.micro, *[blank if team is None else own_targets(blank, 0, team, policy)] * more))
+    blank = blank if team is None else own_targets(blank, 0, team, policy)
+    blank = replace(blank, media=(prefetcher or prefetcher_of(policy)).add(blank.media))
+    return replace(batch, micro=(*batch.micro, *[blank] * more))
 
 
 def _seeing(rows: list[_Row], rollouts: Sequence[Conversation], policy: VLM) -> list[_Row]:
@@ -208,7 +222,8 @@ def _token_types(row: _Row, rollouts: Sequence[Conversation]) -> Mapping[str, to
 def _micro(
     rows: list[_Row], rollouts: Sequence[Conversation], credit: Credit, policy: VLM, team: Team | None = None
 ) -> MicroBatch:
-    """team: it will compute the rows together. Their length is then a multiple of its size, and they stay on the host."""
+    """A micro-batch with its media on the host. team: it will compute the rows together. Their length is then a multiple of its
+    size, and all of them stays on the host."""
     B, S = len(rows), max(r.length for r in rows)
     S = S if team is None else -(-S // team.size) * team.size
     # padding is no pad token, whose embedding may be zero: a norm by the root of squares (Gemma 3n's) has no gradient there
@@ -256,9 +271,8 @@ def _micro(
     own = {"ids_BS": ids, "segment_BS": segment, "positions": positions}
     own |= {name: np.concatenate(pieces) for name, pieces in flat.items()}
     device = policy.device if team is None else "cpu"
-    there = upload({k: torch.from_numpy(v) for k, v in own.items()} | media, device, policy.family.on_host)
-    inputs: dict[str, Any] = {name: there[name] for name in own} | ({} if axes else {"positions": None})
-    return MicroBatch(media={name: there[name] for name in media}, **inputs)
+    inputs: dict[str, Any] = upload({k: torch.from_numpy(v) for k, v in own.items()}, device)
+    return MicroBatch(media=media, **inputs | ({} if axes else {"positions": None}))
 
 
 def _positions(rollout: Conversation, length: int) -> np.ndarray:
@@ -296,16 +310,16 @@ class ConversationPacker:
     def pack(self, rollouts: Sequence[Conversation], credit: Credit, options: PackOptions) -> list[Batch]:
         groups = [r.group for r in rollouts]
         parts = min(options.minibatches, len(set(groups))) or 1
-        found = []
+        found, prefetcher = [], prefetcher_of(self.policy)
         for k in range(parts):
             mine = credit
             if parts > 1:
                 out = torch.tensor([group % parts != k for group in groups])
                 kept = credit.advantages.masked_fill(out if credit.advantages.ndim == 1 else out[:, None], torch.nan)
                 mine = Credit(advantages=kept, values_NT=credit.values_NT, returns_NT=credit.returns_NT)
-            given: dict[str, Any] = {"shared_prefix": self.shared, "budget": self.budget, "team": self.team}
-            batch = pack(rollouts, mine, self.policy, keep_zero=options.keep_zero, **given)
-            found.append(pad_passes(batch, self.policy, self.team))
+            given: dict[str, Any] = {"team": self.team, "prefetcher": prefetcher}
+            whole: dict[str, Any] = {"shared_prefix": self.shared, "budget": self.budget, "keep_zero": options.keep_zero}
+            found.append(pad_passes(pack(rollouts, mine, self.policy, **whole, **given), self.policy, **given))
         return found
 
     def deal(self, rollouts: Sequence[Conversation], credit: Credit, options: PackOptions) -> Dealt:

@@ -19,6 +19,7 @@ from mmrl.config.sections import RunConfig
 from mmrl.policies.acting.base import ActingPolicy
 from mmrl.policies.batches import ActionMicroBatch, Batch, Credit
 from mmrl.train.update.packer import Dealt, PackOptions
+from mmrl.train.update.prefetch import Prefetcher
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,11 +60,11 @@ def pack_trajectories(rollouts: Sequence[Trajectory], credit: Credit, options: P
     order = torch.randperm(calls, generator=torch.Generator().manual_seed(options.seed)) if parts > 1 else torch.arange(calls)
     moved_S = (flat.given_SU["advantages"] != 0).any(1)
     lengths_N = upload_one(torch.tensor(lengths, dtype=torch.long), device)
-    found = []
+    found, prefetcher = [], Prefetcher(device)
     for dealt in order.tensor_split(parts):
         mine = number[dealt[is_own[dealt]]]
         rows = mine if options.keep_zero else mine[moved_S[mine]]
-        micro = tuple(_calls(flat, chunk, ratio) for chunk in rows.split(budget) if len(chunk))
+        micro = tuple(_calls(flat, chunk, ratio, prefetcher) for chunk in rows.split(budget) if len(chunk))
         tokens = int(flat.exists_SU[mine].sum())
         trained = len(flat.rollout_S[mine].unique())
         found.append(Batch(micro=micro, num_tokens=tokens, num_rollouts=trained, lengths_N=lengths_N))
@@ -106,18 +107,21 @@ def _flat(known: Sequence[tuple[int, TrajectoryData]], credit: Credit, ratio: Ra
     )
 
 
-def _calls(flat: _Flat, rows: torch.Tensor, ratio: Ratio) -> ActionMicroBatch:
-    """rows: the calls, on the host. What is known there goes to the device in one copy."""
+def _calls(flat: _Flat, rows: torch.Tensor, ratio: Ratio, prefetcher: Prefetcher) -> ActionMicroBatch:
+    """rows: the calls, on the host. What is known there goes to the device in one copy, but for pictures."""
     exists = flat.exists_SU[rows]
     at_L = exists.flatten().nonzero()[:, 0]
     own = {f"{name}_L": x_SU[rows][exists] for name, x_SU in flat.given_SU.items()}
     own |= {"rollout_L": flat.rollout_S[rows][:, None].expand(exists.shape)[exists], "at_L": at_L}
     own |= {"off_policy_L": torch.zeros(len(at_L), dtype=torch.bool), "rows": rows}
+    seen = flat.observation.rows(rows)
+    if seen.state is not None and seen.state.device.type == "cpu":
+        own |= {"state": seen.state}
     there = upload(own, flat.valid_SK.device)
-    chosen = there.pop("rows")
+    chosen, state = there.pop("rows"), there.pop("state", seen.state)
     valid = flat.valid_SK[chosen]
     return ActionMicroBatch(
-        observation=flat.observation.rows(rows),
+        observation=replace(seen, images=prefetcher.add(seen.images), state=state),
         choices=flat.choices[chosen],
         slots=flat.logprobs_SKC.shape[-1],
         valid_SK=valid,

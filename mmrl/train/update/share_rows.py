@@ -31,8 +31,8 @@ def share_rows(batch: Batch, team: Team, policy: VLM) -> Batch:
 
 
 def own_targets(micro: MicroBatch, number: int, team: Team, policy: VLM) -> MicroBatch:
-    """A micro-batch with this rank's part of its targets, on the device but for its media. Rollouts are dealt to the members in
-    turn, beginning with another one in each micro-batch."""
+    """A micro-batch with this rank's part of its targets, on the device, and its media on the host. Rollouts are dealt to the
+    members in turn, beginning with another one in each micro-batch."""
     dealt_R = (torch.arange(len(micro.final_rollout_R)) + number) % team.size == team.place
     mine_L = torch.isin(micro.rollout_L, micro.final_rollout_R[dealt_R])
     tensors = {f.name: x for f in fields(micro) if isinstance(x := getattr(micro, f.name), torch.Tensor)}
