@@ -2,12 +2,13 @@
 part.
 
     python benchmarks/vla_gpu.py [--size 3b|7b|tiny] [--environments 64] [--episode 20] [--decoding one-by-one|parallel]
-        [--chunk 1] [--pixels 224] [--steps 3] [--lanes 1] [--no-profile]
+        [--chunk 1] [--pixels 224] [--steps 3] [--lanes 1] [--no-profile] [--streams]
 
 LoRA of rank 32 in all parts, the embedded table as the simulator, one episode per environment and step, an update of 32
 mini-batches. If memory runs out, the calls of a forward pass (`--calls`) are halved, twice at most, and `error` says so. For
 comparison: about 13 environment steps per second on an A100 (RL4VLA, 2 million in 42 hours), about 41 on six GPUs (RLinf, from a
-user's report). `--size tiny --device cpu` runs the same code anywhere. Prints one JSON object.
+user's report). `--streams` then times episodes alone: in one lane, in two with simulator and policy on one CUDA stream, and in two with
+a stream of its own for the policy (environment steps per second; the last two in turn). `--size tiny --device cpu` runs the same code anywhere. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -64,11 +65,8 @@ class Step:
         self.learner = Learner(
             self.policy, self.stage, self.algorithm, critic=critic, train=TrainConfig(gradient_checkpointing=args.size != "tiny")
         )
-        simulation = {"terminate_on_success": False, "options": {"size": args.pixels, "task": "put-on"}}
-        task: Any = Episodes(max_steps=args.episode, **simulation)
-        simulate = SimulateConfig(num_envs=args.environments, lanes=args.lanes)
-        self.collector = SimulatorCollector(self.policy, {"table": task}, simulate, args.device)
-        self.collector.critic = critic
+        self.critic = critic
+        self.collector = self.acting(args.lanes)
         self.peaks: dict[str, int] = {}
         """Part of a step -> the most MiB of GPU memory during it."""
 
@@ -88,6 +86,15 @@ class Step:
             "simulator_busy_share": figures["simulator/busy_share"],
             "logprob_gap": metrics["logprob_gap"],
         }
+
+    def acting(self, lanes: int) -> SimulatorCollector:
+        """The policy with simulators in so many lanes."""
+        simulation = {"terminate_on_success": False, "options": {"size": self.args.pixels, "task": "put-on"}}
+        task: Any = Episodes(max_steps=self.args.episode, **simulation)
+        simulate = SimulateConfig(num_envs=self.args.environments, lanes=lanes)
+        made = SimulatorCollector(self.policy, {"table": task}, simulate, self.args.device)
+        made.critic = self.critic
+        return made
 
     def collect(self, number: int) -> list[Any]:
         count = self.args.environments
@@ -127,10 +134,28 @@ def measured(args: argparse.Namespace, found: dict[str, Any]) -> None:
         if step.peaks:
             found |= {"peaks_mb": step.peaks, "peak_gpu_memory_mb": max(step.peaks.values())}
         keep(found)
+    if args.streams:
+        streams(step, lambda rates: keep(found | {"streams": rates}) or found.update(streams=rates))
     if not args.no_profile:
         rollouts: list[Any] = []
         found["kernels"] = {"collect": kernels(step.policy, "episodes", lambda: rollouts.extend(step.collect(99)))}
         found["kernels"]["update"] = kernels(step.policy, "update on episodes", lambda: step.update(rollouts, 99))
+
+
+def streams(step: Step, keep_each: Callable[[dict[str, float]], None], runs: int = 2) -> dict[str, float]:
+    """Environment steps per second of episodes alone: in one lane, in two on one stream, in two with the policy on its own."""
+    one, two = step.acting(1), step.acting(2)
+    own, shared = two._stream, ActingStream(torch.device("cpu"), 2)  # the events of a CPU's policy are none
+    found: dict[str, list[float]] = {}
+    for number in range(runs + 1):  # the first one warms up
+        for name, collector, stream in (("one_lane", one, shared), ("one_stream", two, shared), ("own_stream", two, own)):
+            collector._stream, step.collector = stream, collector
+            _, seconds = clock(step.policy, lambda number=number: step.collect(1000 + number))  # type: ignore[misc]
+            rate = collector.metrics()["simulator/steps"] / seconds
+            found.setdefault(name, []).append(rate)
+        rates = {name: round(statistics.median(rates[1:] or rates), 2) for name, rates in found.items()}
+        keep_each(rates | {"times": round(rates["own_stream"] / rates["one_stream"], 3)})
+    return rates | {"times": round(rates["own_stream"] / rates["one_stream"], 3)}
 
 
 def main() -> None:
