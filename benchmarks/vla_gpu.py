@@ -9,8 +9,8 @@ mini-batches. If memory runs out, the calls of a forward pass (`--calls`) are ha
 comparison: about 13 environment steps per second on an A100 (RL4VLA, 2 million in 42 hours), about 41 on six GPUs (RLinf, from a
 user's report). `--size tiny --device cpu` runs the same code anywhere. Prints one JSON object.
 
-`--streams` then times episodes alone, in turn: in one lane, in two with simulator and policy on one CUDA stream, and in two with a
-stream of its own for the policy (`streams`: environment steps per second of each, and how many times the last is the second).
+`--streams` then times episodes alone, in turn: in one lane, in two with simulator and policy on one CUDA stream, and in two with
+a stream of its own for the policy (`streams`: environment steps per second of each, and how many times the second the last is).
 """
 
 from __future__ import annotations

@@ -15,6 +15,8 @@ import pretended_device as pretended
 from mmrl.api.errors import PluginError
 from mmrl.config.sections import CriticConfig, PolicyConfig, SimulateConfig
 from mmrl.policies.critic import Critic
+from mmrl.policies.vlm import varlen
+from mmrl.policies.vlm.vision import stacked_attention
 from mmrl.registry import plugins
 from mmrl.rollout.generate.sampling import SamplingParams
 from mmrl.rollout.simulators import lockstep, streams
@@ -219,6 +221,18 @@ def test_what_the_expert_says_is_kept_until_the_policy_has_read_it(device, monke
             advised()
     else:
         advised()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])  # one size after the other; torch's kernel for all
+def test_what_passes_keep_for_later_ones_is_kept_for_each_stream(device, monkeypatch, dtype):
+    monkeypatch.setattr(varlen, "_kernel", lambda: lambda q, k, v, ends, *_, **__: q + ends.sum())
+    monkeypatch.setattr(varlen.VARLEN, "failure", "")
+    ends, own = torch.tensor([0, 2, 5]), torch.cuda.Stream()
+    for stream in (torch.cuda.default_stream(), own):
+        with torch.cuda.stream(stream):
+            qkv = torch.ones(3, 1, 1, 5, 4, device="cuda", dtype=dtype)
+            stacked_attention(torch.nn.Module(), *qkv, scaling=1.0, cu_seq_lens_q=ends, attention_mask=None)
+    assert not varlen.VARLEN.failure
 
 
 def test_a_stream_of_its_own_costs_no_wait_and_no_copy(play, device, monkeypatch):

@@ -66,7 +66,7 @@ class Stream:
     device = torch.device("cuda", 0)
 
     def __init__(self, device: Any = None, priority: int = 0) -> None:
-        self.number = STREAMS.enter(self)
+        self.number = self.cuda_stream = STREAMS.enter(self)
         self.clock = {self.number: 1}
         """Stream -> number of its operations that have been waited for; its own."""
         self.freed: deque[Access] = deque()
