@@ -2,17 +2,21 @@
 part.
 
     python benchmarks/vla_gpu.py [--size 3b|7b|tiny] [--environments 64] [--episode 20] [--decoding one-by-one|parallel]
-        [--chunk 1] [--pixels 224] [--steps 3] [--lanes 1] [--no-profile]
+        [--chunk 1] [--pixels 224] [--steps 3] [--lanes 1] [--no-profile] [--streams]
 
 LoRA of rank 32 in all parts, the embedded table as the simulator, one episode per environment and step, an update of 32
 mini-batches. If memory runs out, the calls of a forward pass (`--calls`) are halved, twice at most, and `error` says so. For
 comparison: about 13 environment steps per second on an A100 (RL4VLA, 2 million in 42 hours), about 41 on six GPUs (RLinf, from a
 user's report). `--size tiny --device cpu` runs the same code anywhere. Prints one JSON object.
+
+`--streams` then times episodes alone, in turn: in one lane, in two with simulator and policy on one CUDA stream, and in two with
+a stream of its own for the policy (`streams`: environment steps per second of each, and how many times the second the last is).
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import statistics
 import time
@@ -31,6 +35,7 @@ from mmrl.policies.acting.vla import VLA
 from mmrl.policies.critic import Critic
 from mmrl.rollout.generate.sampling import SamplingParams
 from mmrl.rollout.simulators.lockstep import SimulatorCollector
+from mmrl.rollout.simulators.streams import ActingStream
 from mmrl.train.stages.base import collected_values
 from mmrl.train.update.learner import Learner
 from mmrl.train.update.pack_trajectories import pack_trajectories
@@ -64,11 +69,8 @@ class Step:
         self.learner = Learner(
             self.policy, self.stage, self.algorithm, critic=critic, train=TrainConfig(gradient_checkpointing=args.size != "tiny")
         )
-        simulation = {"terminate_on_success": False, "options": {"size": args.pixels, "task": "put-on"}}
-        task: Any = Episodes(max_steps=args.episode, **simulation)
-        simulate = SimulateConfig(num_envs=args.environments, lanes=args.lanes)
-        self.collector = SimulatorCollector(self.policy, {"table": task}, simulate, args.device)
-        self.collector.critic = critic
+        self.critic = critic
+        self.collector = self.acting(args.lanes)
         self.peaks: dict[str, int] = {}
         """Part of a step -> the most MiB of GPU memory during it."""
 
@@ -88,6 +90,15 @@ class Step:
             "simulator_busy_share": figures["simulator/busy_share"],
             "logprob_gap": metrics["logprob_gap"],
         }
+
+    def acting(self, lanes: int) -> SimulatorCollector:
+        """The policy with simulators in so many lanes."""
+        simulation = {"terminate_on_success": False, "options": {"size": self.args.pixels, "task": "put-on"}}
+        task: Any = Episodes(max_steps=self.args.episode, **simulation)
+        simulate = SimulateConfig(num_envs=self.args.environments, lanes=lanes)
+        made = SimulatorCollector(self.policy, {"table": task}, simulate, self.args.device)
+        made.critic = self.critic
+        return made
 
     def collect(self, number: int) -> list[Any]:
         count = self.args.environments
@@ -127,10 +138,28 @@ def measured(args: argparse.Namespace, found: dict[str, Any]) -> None:
         if step.peaks:
             found |= {"peaks_mb": step.peaks, "peak_gpu_memory_mb": max(step.peaks.values())}
         keep(found)
+    if args.streams:
+        streams(step, found)
     if not args.no_profile:
         rollouts: list[Any] = []
         found["kernels"] = {"collect": kernels(step.policy, "episodes", lambda: rollouts.extend(step.collect(99)))}
         found["kernels"]["update"] = kernels(step.policy, "update on episodes", lambda: step.update(rollouts, 99))
+
+
+def streams(step: Step, found: dict[str, Any], runs: int = 2) -> None:
+    """Adds environment steps per second of episodes alone to `found`."""
+    before, one, two = step.collector, step.acting(1), step.acting(2)
+    own, none = two._stream, ActingStream(torch.device("cpu"), 2)
+    rates: dict[str, list[float]] = {"one_lane": [], "one_stream": [], "own_stream": []}
+    for number in range(1000, 1001 + runs):  # the first one warms up
+        for name, collector, stream in (("one_lane", one, none), ("one_stream", two, none), ("own_stream", two, own)):
+            collector._stream, step.collector = stream, collector
+            _, seconds = clock(step.policy, functools.partial(step.collect, number))
+            rates[name].append(collector.metrics()["simulator/steps"] / seconds)
+        medians = {name: round(statistics.median(each[1:] or each), 2) for name, each in rates.items()}
+        found["streams"] = {**medians, "times": round(medians["own_stream"] / medians["one_stream"], 3)}
+        keep(found)
+    step.collector = before
 
 
 def main() -> None:
@@ -139,6 +168,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--decoding", choices=["one-by-one", "parallel"], default="one-by-one")
     parser.add_argument("--no-profile", action="store_true", help="leave out the costliest kernels")
+    parser.add_argument("--streams", action="store_true", help="time episodes with and without a stream of the policy's own")
     for name, default in dict(
         environments=64, episode=20, chunk=1, pixels=224, steps=3, lanes=1, minibatches=32, calls=32
     ).items():

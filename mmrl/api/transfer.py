@@ -72,3 +72,11 @@ def download(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 def _part(buffer: torch.Tensor, start: int, like: torch.Tensor) -> torch.Tensor:
     return buffer[start : start + like.nbytes].view(like.dtype).view(like.shape)
+
+
+def stream_of(device: torch.device) -> int:
+    """The current CUDA stream of this thread; 0 elsewhere. A cache of tensors on a device has it in its key: another stream would
+    have to wait for what it finds, and when an entry is dropped, its memory would be taken anew while that stream reads it."""
+    import torch
+
+    return int(torch.cuda.current_stream(device).cuda_stream) if device.type == "cuda" else 0

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
+import numpy
 import pytest
+import torch
 from mmrl_robotics.small import Small
 
 import vlm_cases as cases
 from mmrl.algorithms.presets import load_algorithm
+from mmrl.api.simulators.processes.simulator import ProcessSimulator
+from mmrl.api.simulators.types import ActionSpec
 from mmrl.config.load import parse_config
 from mmrl.config.sections import PolicyConfig, SimulateConfig
 from mmrl.policies.vlm.vlm import VLM
@@ -35,6 +41,7 @@ BUDGETS = {
     "pictures of a micro-batch": (0, 1),  # in each pass over more than two
     # a policy that acts, on a simulator beside it
     "a step of the environments": (4, 3),  # is the action finite, and a number; what is drawn; what came of it
+    "a step of processes": (0, 1),  # what they show and say, from pinned memory
     "packing a micro-batch of calls": (0, 2),  # of them, and their rows of the observations
     "a micro-batch of calls": (0, 0),
 }
@@ -51,6 +58,9 @@ OFTEN = {"qwen2_5_vl", "qwen3_vl_moe", "llava", "paligemma", "idefics3", "smolvl
 """Families that CI counts, of few waits and of many."""
 CAPPED = {"paligemma": (2.0, 0.0)}
 """Families with a cap of their scores: without FlexAttention it takes transformers' eager attention, whose masks are uploaded."""
+ROWS = [("camera/front", "uint8", (8, 8, 3)), ("state", "float32", (4,)), ("reward", "float32", ()), ("part/near", "float32", ())]
+ROWS += [(name, "bool", ()) for name in ("terminated", "truncated", "success")]
+"""Arrays of an environment in a process: name, dtype, shape."""
 RUN = {
     "name": "x",
     "policy": {"model": "mlp"},
@@ -157,3 +167,16 @@ def test_a_step_of_the_environments_waits_for_what_came_of_it(device):
     assert each(*packing, more) == BUDGETS["packing a micro-batch of calls"]
     assert each(*update, more) == BUDGETS["a micro-batch of calls"]
     collector.close()
+
+
+@pytest.mark.parametrize("where", ["cpu", "cuda"])
+def test_what_environments_in_processes_show_comes_over_at_once(device, where):
+    rows = {name: numpy.zeros((3, *shape), dtype) for name, dtype, shape in ROWS}
+    workers: Any = SimpleNamespace(num_envs=3, rows=rows, lost=0, what="x", pid=lambda env: 1, step=lambda actions, envs: {})
+    simulator = ProcessSimulator(workers, instruction="", action=ActionSpec(dims=2), max_steps=9, device=where)
+    step = simulator.step, torch.zeros(3, 2), torch.ones(3, dtype=torch.bool)
+    assert cost(device, *step) == (BUDGETS["a step of processes"] if where == "cuda" else (0, 0))
+    found = simulator.step(*step[1:])
+    rows["camera/front"][:] = 7
+    assert found.observation.device.type == found.lost_N.device.type == where
+    assert not found.observation.images["front"].any(), "a later step doesn't change it"

@@ -18,9 +18,9 @@ class Dial:
 
     def __init__(self, num_envs: int, device: str = "cpu", size: int = 36, breaks: int = -1, never: bool = False):
         """breaks: the seed of an environment that breaks in its second step. never: nothing succeeds."""
-        self.num_envs, self.size, self.breaks, self.never = num_envs, size, breaks, never
-        self.state = {name: torch.zeros(num_envs) for name in ("pointer", "mark", "steps")}
-        self.state["seed"] = torch.zeros(num_envs, dtype=torch.int64)
+        self.num_envs, self.device, self.size, self.breaks, self.never = num_envs, device, size, breaks, never
+        self.state = {name: torch.zeros(num_envs, device=device) for name in ("pointer", "mark", "steps")}
+        self.state["seed"] = torch.zeros(num_envs, dtype=torch.int64, device=device)
         self.closed = False
         self.resets: list[list[int]] = []
 
@@ -29,6 +29,7 @@ class Dial:
             raise UserError(f"dial: there is no variant {variant!r}: there is far")
         ids = torch.arange(self.num_envs) if env_ids_n is None else env_ids_n
         self.resets.append(ids.tolist())
+        ids, seeds_n = ids.to(self.device), seeds_n.to(self.device)
         drawn = uniform(seeds_n, 0, shape=(2,)) * 2 - 1
         self.state["pointer"][ids] = drawn[:, 0] * 0.2
         self.state["mark"][ids] = drawn[:, 1] * (1.0 if variant == "far" else 0.8)
@@ -38,8 +39,8 @@ class Dial:
 
     def observe(self, ids):
         pointer, mark = self.state["pointer"][ids], self.state["mark"][ids]
-        image = torch.zeros(len(ids), self.size, self.size, 3, dtype=torch.uint8)
-        place = torch.linspace(-1, 1, self.size)
+        image = torch.zeros(len(ids), self.size, self.size, 3, dtype=torch.uint8, device=self.device)
+        place = torch.linspace(-1, 1, self.size).to(self.device)
         image[..., 0] = ((place - pointer[:, None]).abs() < 0.1)[:, None, :] * torch.tensor(255, dtype=torch.uint8)
         image[..., 1] = ((place - mark[:, None]).abs() < 0.1)[:, None, :] * torch.tensor(255, dtype=torch.uint8)
         state = torch.stack([pointer, mark], 1)
@@ -48,6 +49,7 @@ class Dial:
     def step(self, actions_NA, active_N):
         if actions_NA.shape != (self.num_envs, 2):
             raise UserError(f"dial: actions must be [{self.num_envs}, 2], not {list(actions_NA.shape)}")
+        active_N = active_N.to(self.device)
         if actions_NA[active_N].isnan().any():
             raise UserError("dial: an action is NaN")
         moved = self.state["pointer"] + 0.5 * actions_NA[:, 0].clamp(-1, 1)
@@ -55,10 +57,10 @@ class Dial:
         self.state["steps"] = self.state["steps"] + active_N
         gap = (self.state["pointer"] - self.state["mark"]).abs()
         return Transition(
-            observation=self.observe(torch.arange(self.num_envs)),
+            observation=self.observe(torch.arange(self.num_envs, device=self.device)),
             reward_N=-gap,
             terminated_N=actions_NA[:, 1] > 0.9,
-            truncated_N=torch.zeros(self.num_envs, dtype=torch.bool),
+            truncated_N=torch.zeros_like(active_N),
             success_N=(gap < 0.15) & (not self.never),
             lost_N=(self.state["seed"] == self.breaks) & (self.state["steps"] == 2),
             parts={"near": (1 - gap).clamp(0, 1)},
@@ -69,15 +71,17 @@ class Dial:
         return torch.stack([turn, torch.full_like(turn, -0.5)], 1)
 
     def snapshot(self, env_ids_n):
+        env_ids_n = env_ids_n.to(self.device)
         return {name: value[env_ids_n].clone() for name, value in self.state.items()}
 
     def restore(self, env_ids_n, state):
+        env_ids_n = env_ids_n.to(self.device)
         for name, value in state.items():
             self.state[name][env_ids_n] = value
         return self.observe(env_ids_n)
 
     def render(self, env_ids_n):
-        return self.observe(env_ids_n).images["front"]
+        return self.observe(env_ids_n.to(self.device)).images["front"]
 
     def close(self):
         self.closed = True

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from mmrl.api.errors import shorten
+from mmrl.api.transfer import stream_of
 
 
 class Varlen:
@@ -27,7 +28,7 @@ class Varlen:
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, lengths: tuple[int, ...], scale: float
     ) -> torch.Tensor | None:
         """[S, heads, width] of three like it; the sequences' lengths sum to S. None if the kernel can't be used."""
-        ends, longest = _ends(lengths, query.device), max(lengths)
+        ends, longest = _ends(lengths, query.device, stream_of(query.device)), max(lengths)
         try:
             return _kernel()(query, key, value, ends, ends, longest, longest, **_scaled(scale, query.shape[-1]))
         except torch.OutOfMemoryError:
@@ -56,7 +57,7 @@ def _scaled(scale: float, width: int) -> dict[str, float]:
 
 
 @functools.lru_cache(maxsize=16)
-def _ends(lengths: tuple[int, ...], device: torch.device) -> torch.Tensor:
-    """int32 [n + 1]: where each sequence begins and the last ends. All layers of a pass take the same ones."""
+def _ends(lengths: tuple[int, ...], device: torch.device, stream: int) -> torch.Tensor:
+    """int32 [n + 1]: where each sequence begins and the last ends. All layers of a pass take the same ones. stream: its own."""
     with torch.inference_mode(False):  # a later pass may have gradients
         return torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=device)

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.nn.functional import linear, scaled_dot_product_attention
 
-from mmrl.api.transfer import upload
+from mmrl.api.transfer import stream_of, upload
 from mmrl.compute.teams import Team
 from mmrl.policies.vlm.slices import joined, pass_team, shares, slicing_team, vectors_of_slice
 from mmrl.policies.vlm.varlen import VARLEN
@@ -55,16 +55,16 @@ def stacked_attention(
         return attend(q, k, v).transpose(1, 2).reshape(1, total, heads, width), None
 
     output = query.new_empty(total, heads, width)
-    for index in equally_long(lengths, query.device):
+    for index in equally_long(lengths, query.device, stream_of(query.device)):
         q, k, v = (x[0][:, index].transpose(0, 1) for x in (query, key, value))
         output[index] = attend(q, k, v).transpose(1, 2)
     return output[None], None
 
 
 @lru_cache(maxsize=16)
-def equally_long(lengths: tuple[int, ...], device: torch.device) -> list[torch.Tensor]:
+def equally_long(lengths: tuple[int, ...], device: torch.device, stream: int) -> list[torch.Tensor]:
     """The places of sequences that lie one behind the other: an int64 [n, length] for each length. All layers of a pass take the
-    same ones."""
+    same ones. stream: its own."""
     starts = [end - n for end, n in zip(accumulate(lengths), lengths, strict=True)]
     with torch.inference_mode(False):  # a later pass may have gradients
         rows = {length: torch.tensor([s for s, n in zip(starts, lengths, strict=True) if n == length]) for length in {*lengths}}

@@ -18,6 +18,7 @@ from mmrl.api.simulators.types import Demonstration, Observation, TrajectoryData
 from mmrl.api.types import Prompt
 from mmrl.policies.acting.base import ActingPolicy, ActionSample
 from mmrl.rollout.simulators.lane import Lane
+from mmrl.rollout.simulators.streams import on_default_stream
 
 BEYOND = 1e-5
 """Actions may be outside [-1, 1] by this much, for rounding."""
@@ -122,7 +123,8 @@ def expert_actions(lane: Lane, envs: Sequence[int]) -> torch.Tensor:
     """What the simulator's expert would do in these environments now, float32 [n, A]."""
     if not isinstance(lane.simulator, Expert):
         raise UserError(f"simulator {lane.spec.id!r} has no expert: take another teacher")
-    return lane.simulator.expert()[torch.tensor(envs)]
+    expert = lane.simulator.expert
+    return on_default_stream(lane.device, lambda: expert()[torch.tensor(envs)])
 
 
 def as_expert(lane: Lane, envs: Sequence[int], seen: Observation) -> ActionSample:

@@ -97,7 +97,8 @@ class Lane:
         return f"simulator {self.spec.id!r}"
 
     @property
-    def _device(self) -> torch.device:
+    def device(self) -> torch.device:
+        """The device of its observations."""
         assert self._observation is not None
         return self._observation.device
 
@@ -225,7 +226,7 @@ class Lane:
         """Executes a chunk of actions, one after the other; if an episode ends, the rest of its chunk is dropped."""
         envs_n = upload_one(self._ids(envs), chosen.actions_nKA.device)
         actions_NKA = self._spread(chosen.actions_nKA.float(), envs_n)
-        if actions_NKA.device != self._device:  # a simulator beside the policy takes them where they are
+        if actions_NKA.device != self.device:  # a simulator beside the policy takes them where they are
             actions_NKA = actions_NKA.cpu()
         count = actions_NKA.shape[1]
         call = PolicyCall(

@@ -38,12 +38,15 @@ from mmrl.rollout.simulators.demonstrations import (
 )
 from mmrl.rollout.simulators.lane import EpisodeJob, Lane
 from mmrl.rollout.simulators.replaced import Elsewhere
+from mmrl.rollout.simulators.streams import ActingStream
 from mmrl.rollout.simulators.watchdog import Watchdog
 
 Choose = Callable[[Lane, Sequence[int], Observation], ActionSample]
 """(lane, its active environments, their observations) -> actions in them."""
 Chooser = Callable[[Observation, torch.Tensor, torch.Tensor, float], ActionSample]
 """(observations, seeds of their episodes, indices of their calls, temperature) -> actions, as `ActingPolicy.act`."""
+Stepping = Future[torch.cuda.Event | None] | None
+"""A lane that is being stepped in a thread, and the event of its kernels' end."""
 
 
 class SimulatorCollector:
@@ -76,6 +79,7 @@ class SimulatorCollector:
         self._played = EpisodeCache(config.demonstration_cache_mb * 2**20)
         self._watchdog = None if elsewhere else Watchdog(config.timeout_s)
         self._pool = ThreadPoolExecutor(config.lanes, "simulator") if config.lanes > 1 else None
+        self._stream = ActingStream(policy.device, config.lanes)
 
     @property
     def learns_on(self) -> torch.device:
@@ -213,35 +217,38 @@ class SimulatorCollector:
         for job in jobs:
             made = self.lanes(job.prompt.task)
             shared.setdefault(id(made), (made, []))[1].append(job)
-        lanes: deque[tuple[Lane, Future[None] | None]] = deque()
+        lanes: deque[tuple[Lane, Stepping]] = deque()
         for made, own in shared.values():
             for lane, dealt in zip(made, _dealt(own, len(made), made[0].draws_for_all), strict=True):
-                lanes.append((lane, self._step(lane, lane.begin, dealt)))
+                lanes.append((lane, self._step(lane, None, lane.begin, dealt)))
         begun = [lane for lane, _ in lanes]
         while lanes:
             lane, stepping = lanes.popleft()
             started = time.perf_counter()
-            if stepping:
-                stepping.result()
+            stepped = stepping.result() if stepping else None
             self.seconds["waiting"] += time.perf_counter() - started
             if envs := lane.active:
                 started = time.perf_counter()
-                chosen = choose(lane, envs, lane.shown(envs))
+                with self._stream.after(stepped):
+                    chosen = choose(lane, envs, lane.shown(envs))
+                    acted = self._stream.mark()
                 self.seconds["policy"] += time.perf_counter() - started
-                lanes.append((lane, self._step(lane, lane.play, chosen, envs)))
+                lanes.append((lane, self._step(lane, acted, lane.play, chosen, envs)))
         for lane in begun:
             lane.tracks()
 
-    def _step(self, lane: Lane, work: Callable[..., None], *arguments: Any) -> Future[None] | None:
-        """Runs a simulator's work: in a thread if there are several lanes, else at once."""
+    def _step(self, lane: Lane, acted: torch.cuda.Event | None, work: Callable[..., None], *arguments: Any) -> Stepping:
+        """Runs a simulator's work, after the event: in a thread if there are several lanes, else at once."""
 
-        def timed() -> None:
+        def timed() -> torch.cuda.Event | None:
             started = time.perf_counter()
+            self._stream.follow(acted)
             with plugin_errors(lane.who):
                 work(*arguments)
             self.seconds["stepping"] += time.perf_counter() - started
             if not self._pool:
                 self.seconds["waiting"] += time.perf_counter() - started
+            return self._stream.mark()
 
         if self._pool:
             return self._pool.submit(timed)

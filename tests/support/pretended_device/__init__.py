@@ -1,7 +1,8 @@
 """A device that is not there: tensors say they are on cuda:0 and are computed on the CPU.
 
 What CUDA refuses is refused (operands on two devices, NumPy on a device's tensor, a CPU's random generator), and each wait of the
-host for the device is recorded with the line that caused it, see `Ledger`. Speed, memory and rounding are the CPU's.
+host for the device is recorded with the line that caused it, see `Ledger`. What would be a race between streams is an error, see
+`streams`. Speed, memory and rounding are the CPU's.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ import torch
 
 from pretended_device import cuda, library, tensor
 from pretended_device.library import NoCompiler
+from pretended_device.streams import Race
 from pretended_device.tensor import DEVICE, LEDGER, DeviceTensor
 from pretended_device.waits import Ledger, Seen, Wait, WaitForbidden
 
-__all__ = ["DEVICE", "DeviceTensor", "Ledger", "NoCompiler", "Seen", "Wait", "WaitForbidden", "pretended_device"]
+__all__ = ["DEVICE", "DeviceTensor", "Ledger", "NoCompiler", "Race", "Seen", "Wait", "WaitForbidden", "pretended_device"]
 
 
 @contextmanager

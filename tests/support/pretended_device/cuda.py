@@ -10,6 +10,7 @@ from unittest import mock
 
 import torch
 
+from pretended_device.streams import STREAMS, Event, Stream
 from pretended_device.waits import Ledger
 
 PROPERTIES = SimpleNamespace(name="pretended", total_memory=80 * 2**30, major=9, minor=0, multi_processor_count=132)
@@ -21,7 +22,9 @@ def functions(ledger: Ledger) -> Iterator[None]:
 
     def synchronize(device: Any = None) -> None:
         ledger.wait("synchronize", "torch.cuda.synchronize")
+        STREAMS.synchronize()
 
+    STREAMS.begin(ledger)
     found = {
         "is_available": lambda: True,
         "is_initialized": lambda: True,
@@ -31,6 +34,11 @@ def functions(ledger: Ledger) -> Iterator[None]:
         "current_device": lambda: 0,
         "set_device": lambda device: None,
         "synchronize": synchronize,
+        "Stream": Stream,
+        "Event": Event,
+        "stream": STREAMS.on,
+        "current_stream": STREAMS.current,
+        "default_stream": STREAMS.default,
         "empty_cache": lambda: None,
         "get_device_properties": lambda device=None: PROPERTIES,
         "get_device_name": lambda device=None: PROPERTIES.name,

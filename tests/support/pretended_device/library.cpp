@@ -1,5 +1,5 @@
-// The C++ side of a device that is not there: what torch asks of CUDA's library, answered for one device whose streams and
-// events do nothing. `pretend(true)` puts the answers in place, `pretend(false)` takes them away again.
+// The C++ side of a device that is not there: what torch asks of CUDA's library, answered for one device with one stream (those
+// of Python are in streams.py). `pretend(true)` puts the answers in place, `pretend(false)` takes them away again.
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 import torch
 
+from pretended_device.streams import STREAMS, Stream
 from pretended_device.waits import Ledger
 
 DEVICE = torch.device("cuda", 0)
@@ -104,6 +105,7 @@ class DeviceTensor(torch.Tensor):
 
     def tolist(self) -> Any:
         LEDGER.wait("download", "tolist")
+        STREAMS.operate("tolist", [self.inner], [], [])
         return self.inner.tolist()
 
     def numpy(self, *, force: bool = False) -> Any:
@@ -113,6 +115,9 @@ class DeviceTensor(torch.Tensor):
 
     def __array__(self, *_: Any, **__: Any) -> NoReturn:
         _refuse_numpy()
+
+    def record_stream(self, s: Stream) -> None:  # type: ignore[override]
+        STREAMS.record(self.inner, s)
 
     # what writes tensors to files asks where they lie, to find those that are one, and then copies them to the host
     def data_ptr(self) -> int:
@@ -133,12 +138,19 @@ class Operation:
     name: str
     composite: bool
     mutable: bool
+    view: bool
+    """It reads and writes nothing."""
+    written: frozenset[int | str]
+    """Arguments that it writes, by place and by name."""
 
 
 @functools.cache
 def operation(func: Any) -> Operation:
     composite = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
-    return Operation(func._schema.name.removeprefix("aten::"), composite, func._schema.is_mutable)
+    schema = func._schema
+    written = [key for n, one in enumerate(schema.arguments) if one.is_write for key in (n, one.name)]
+    view = not written and any(one.alias_info is not None for one in schema.returns)
+    return Operation(schema.name.removeprefix("aten::"), composite, schema.is_mutable, view, frozenset(written))
 
 
 def compute(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -161,9 +173,23 @@ def compute(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     made = MISSING.get(this.name, func)(*inner_args, **inner_kwargs)
     if any(mine[key].inner.shape != shape for key, shape in shapes.items()):
         raise NotImplementedError(f"{func} changed the shape of a tensor in place, which the pretended device can't")
-    if this.name == "_local_scalar_dense" or _is_host(device):
-        return made
-    return _wrapped(made, mine)
+    there = this.name != "_local_scalar_dense" and not _is_host(device)
+    if not this.view:
+        _operate(this, [*enumerate(inner_args), *inner_kwargs.items()], mine, made if there else ())
+    return _wrapped(made, mine) if there else made
+
+
+def _operate(this: Operation, arguments: list[tuple[int | str, Any]], mine: dict[int, DeviceTensor], made: Any) -> None:
+    """Tell the streams of an operation. arguments: by place or by name."""
+    used = [(key in this.written, tensor) for key, one in arguments for tensor in _tensors(one) if id(tensor) in mine]
+    writes, reads = [x for write, x in used if write], [x for write, x in used if not write]
+    STREAMS.operate(this.name, reads, writes, [tensor for tensor in _tensors(made) if id(tensor) not in mine])
+
+
+def _tensors(x: Any) -> list[torch.Tensor]:
+    if isinstance(x, (list, tuple)):
+        return [tensor for one in x for tensor in _tensors(one)]
+    return [x] if isinstance(x, torch.Tensor) else []
 
 
 def copy(to: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
@@ -174,6 +200,8 @@ def copy(to: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> 
         _transferred(to, non_blocking, up=False)
     with torch.no_grad():
         _plain(to).copy_(_plain(source))
+    reads, writes = ([x.inner] if isinstance(x, DeviceTensor) else [] for x in (source, to))
+    STREAMS.operate("copy_", reads, writes, [])
     return to
 
 
@@ -269,6 +297,8 @@ def kernels() -> torch.library.Library:
 
 def _factory(func: Any) -> Callable[..., DeviceTensor]:
     def make(*args: Any, device: Any = None, pin_memory: Any = None, **kwargs: Any) -> DeviceTensor:
-        return DeviceTensor(func(*args, device=HOST, **kwargs))
+        made = func(*args, device=HOST, **kwargs)
+        STREAMS.operate(func.name(), [], [], [made])
+        return DeviceTensor(made)
 
     return make

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from mmrl.api.simulators.checks import check_states, check_variant, checked_actions, checked_ids, checked_seeds
 from mmrl.api.simulators.processes import EnvironmentProcesses
 from mmrl.api.simulators.types import ActionSpec, Observation, Transition
+from mmrl.api.transfer import upload
 
 if TYPE_CHECKING:
     import torch
@@ -71,14 +72,14 @@ class ProcessSimulator:
         lost_N = torch.zeros(self.num_envs, dtype=torch.bool)
         lost_N[list(lost)] = True
         every = list(range(self.num_envs))
-        rows = {name: self._rows(name, every) for name in self.workers.rows if not name.startswith(("camera/", "state"))}
+        rows = self._rows(every, list(self.workers.rows), lost=lost_N)
         return Transition(
-            observation=self._observe(every),
+            observation=self._observation(every, rows),
             reward_N=rows["reward"],
             terminated_N=rows["terminated"],
             truncated_N=rows["truncated"],
             success_N=rows["success"],
-            lost_N=lost_N.to(self.device),
+            lost_N=rows["lost"],
             parts={name.removeprefix("part/"): row for name, row in rows.items() if name.startswith("part/")},
         )
 
@@ -106,20 +107,26 @@ class ProcessSimulator:
         self.workers.close()
 
     def _observe(self, envs: Sequence[int]) -> Observation:
-        names = list(self.workers.rows)
+        seen = [name for name in self.workers.rows if name.startswith("camera/") or name == "state"]
+        return self._observation(envs, self._rows(envs, seen))
+
+    def _observation(self, envs: Sequence[int], rows: Mapping[str, torch.Tensor]) -> Observation:
         return Observation(
-            images={name.removeprefix("camera/"): self._rows(name, envs) for name in names if name.startswith("camera/")},
-            state=self._rows("state", envs) if "state" in names else None,
+            images={name.removeprefix("camera/"): row for name, row in rows.items() if name.startswith("camera/")},
+            state=rows.get("state"),
             instructions=[self.instructions[env] for env in envs],
         )
 
-    def _rows(self, name: str, envs: Sequence[int]) -> torch.Tensor:
-        """A copy of an array's rows, since the next step overwrites the shared memory."""
+    def _rows(self, envs: Sequence[int], names: Sequence[str], **others: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Copies of the rows of these arrays, since the next step overwrites the shared memory, and of other tensors. On a GPU
+        the copy on the host is pinned memory, from which all come over at once and nobody waits."""
         import torch
 
-        shared = self.workers.rows[name]
-        copied = shared.copy() if len(envs) == self.num_envs and list(envs) == list(range(self.num_envs)) else shared[list(envs)]
-        return torch.from_numpy(copied).to(self.device)
+        whole = list(envs) == list(range(self.num_envs))
+        shared = {name: self.workers.rows[name] if whole else self.workers.rows[name][list(envs)] for name in names}
+        if whole and self.device.type == "cpu":
+            shared = {name: rows.copy() for name, rows in shared.items()}
+        return upload({name: torch.from_numpy(rows) for name, rows in shared.items()} | others, self.device)
 
     def _warn(self, lost: Mapping[int, str], before: int) -> None:
         """Warn of environments that were just lost, less often the more there are. before: number of earlier losses."""
