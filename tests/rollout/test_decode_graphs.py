@@ -284,8 +284,8 @@ ROOMS = {
 """Family -> why it isn't decoded in rooms; empty if it is."""
 
 
-BLANK = ("perception_lm", "qwen2_audio")
-"""Families that are shown a small blank picture, or a short sound."""
+BLANK = ("qwen2_audio",)
+"""Families that are given a short sound."""
 
 
 @pytest.mark.slow
