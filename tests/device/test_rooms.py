@@ -35,7 +35,7 @@ def made(device):
     return make
 
 
-@pytest.mark.parametrize("family", some_of(FAMILIES, ("qwen2_5_vl", "qwen3_vl", "gemma3", "qwen3_5")))
+@pytest.mark.parametrize("family", some_of(FAMILIES, ("qwen2_5_vl", "qwen3_vl", "gemma3", "lfm2_vl")))
 def test_a_step_waits_for_nothing(device, made, family):
     """Nor does it copy anything from the host, and neither does the way into a room, or into another one."""
     policy, sampler = made(family)
