@@ -10,7 +10,9 @@ call changes nothing. Prints one JSON object. `prepare` is the other half, for `
 from __future__ import annotations
 
 import argparse
+import csv
 import hashlib
+import io
 import json
 import os
 import re
@@ -35,8 +37,12 @@ BROUGHT = (
     *("rich", "markdown-it-py", "mdurl", "Pygments"),
     *("num2words", "math-verify", "latex2sympy2-extended", "antlr4-python3-runtime", "psutil"),
     *("trl==1.16.0", "accelerate", "datasets", "dill", "multiprocess", "xxhash"),
+    "bitsandbytes",
 )
 """What mmrl, the plugins of `PLUGINS` and TRL need beyond `GIVEN`."""
+LEFT_OUT = {"bitsandbytes": r"libbitsandbytes_(?!cpu\.|cuda13).*\.so"}
+"""Distribution -> names of files that its wheel is brought without, a pattern. Nine tenths of bitsandbytes are libraries for
+other platforms and for other versions of CUDA than 13."""
 GIVEN = (
     *("torch", "torchvision", "transformers", "peft", "safetensors", "numpy", "pillow", "opencv-python-headless", "tokenizers"),
     *("huggingface-hub", "pyyaml", "regex", "tqdm", "requests", "filelock", "fsspec", "sympy", "jinja2"),
@@ -60,9 +66,15 @@ UNUSED = ("docopt",)
 """Required by a package for its command alone."""
 PLUGINS = ("plugins/classification", "plugins/grounding", "plugins/robotics", "sims/tabletop")
 """The plugins that the benchmarks use."""
-EXTRAS = ("train", "mathematics")
+EXTRAS = ("train", "mathematics", "quantized")
 """Extras of mmrl that they need."""
-PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_27_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
+PLATFORMS = (
+    "manylinux_2_28_x86_64",
+    "manylinux_2_27_x86_64",
+    "manylinux_2_24_x86_64",
+    "manylinux_2_17_x86_64",
+    "manylinux2014_x86_64",
+)
 
 
 def canonical(name: str) -> str:
@@ -75,7 +87,7 @@ def canonical(name: str) -> str:
 def build(folder: Path, python: str) -> dict[str, Any]:
     """Downloads the wheels into the folder, unless they are there, and returns its manifest. Exits with a line if pip can't, if
     something is missing, or if the folder would be too large."""
-    asked = {"python": python, "wanted": BROUGHT, "constraints": (ROOT / "constraints.txt").read_text()}
+    asked = {"python": python, "wanted": BROUGHT, "left_out": LEFT_OUT, "constraints": (ROOT / "constraints.txt").read_text()}
     made_from = hashlib.sha256(json.dumps(asked).encode()).hexdigest()
     known = read_manifest(folder)
     if known and known["made_from"] == made_from and all(_is_there(folder, name, row) for name, row in known["wheels"].items()):
@@ -83,6 +95,9 @@ def build(folder: Path, python: str) -> dict[str, Any]:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".gpu-bundle-") as new:
         _download(Path(new), python)
+        for name, _, path in wheels_of(Path(new)):
+            if name in LEFT_OUT:
+                slim(path, re.compile(LEFT_OUT[name]))
         wheels = {}
         for path in sorted(Path(new).glob("*.whl")):
             wheels[path.name] = {"bytes": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
@@ -110,6 +125,26 @@ def _download(folder: Path, python: str) -> None:
     done = subprocess.run([*command, *BROUGHT], capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"pip can't download the wheels:\n{done.stderr[-2000:]}")
+
+
+def slim(wheel: Path, left_out: re.Pattern[str]) -> None:
+    """Rewrite a wheel without the files whose names match wholly, also in its RECORD. Raises SystemExit if none does: then the
+    pattern is out of date."""
+    slimmed = wheel.with_suffix(".slim")
+    with zipfile.ZipFile(wheel) as old, zipfile.ZipFile(slimmed, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as new:
+        out = {name for name in old.namelist() if left_out.fullmatch(Path(name).name)}
+        if not out:
+            raise SystemExit(f"{wheel.name} has no file {left_out.pattern}: see LEFT_OUT in {Path(__file__).name}")
+        for one in old.infolist():
+            content = old.read(one)
+            if one.filename.endswith(".dist-info/RECORD"):
+                rows = list(csv.reader(io.StringIO(content.decode())))
+                kept = io.StringIO()
+                csv.writer(kept, lineterminator="\n").writerows(row for row in rows if row and row[0] not in out)
+                content = kept.getvalue().encode()
+            if one.filename not in out:
+                new.writestr(one, content, zipfile.ZIP_DEFLATED)
+    slimmed.replace(wheel)
 
 
 def _is_there(folder: Path, name: str, row: dict[str, Any]) -> bool:

@@ -67,7 +67,7 @@ PARTS = (
     ),
     Part(
         name="digits",
-        limit=110,
+        limit=100,
         command=_sized("digits_gpu.py", "", "--steps 3 --warm 3"),
         keys=("sft.largest", "rl.largest", "rl.gradient_norm", "rl.first_other_sample", "after_warm_start"),
         aim="losses within 1e-4",
@@ -97,7 +97,7 @@ PARTS = (
     ),
     Part(
         name="trl",
-        limit=110,
+        limit=90,
         command=_sized("vs_trl.py", TRL["full"], TRL["tiny"]),
         keys=tuple(f"{case}.{key}" for case in ("3b", "adapters", "112px") for key in ("ratio", "median_s", "peak_mb", "error")),
         aim="5 times",
@@ -105,21 +105,21 @@ PARTS = (
     ),
     Part(
         name="packing",
-        limit=70,
+        limit=60,
         command=_sized("packing_gpu.py", "--size 3b --runs 2", "--size tiny --runs 1"),
         keys=("cases",),
         aim="as many times as there are fewer tokens",
     ),
     Part(
         name="gap",
-        limit=70,
+        limit=60,
         command=_sized("gap_gpu.py", "--size 3b", "--size tiny --prompts 2 --tokens 16"),
         keys=("bfloat16", "float32"),
         aim="mean 5e-3 in bfloat16, 1e-5 in float32",
     ),
     Part(
         name="vla",
-        limit=120,
+        limit=110,
         command=_sized(
             "vla_gpu.py", "--size 7b --steps 2 --episode 10", "--size tiny --environments 4 --episode 2 --steps 1 --pixels 56"
         ),
@@ -134,6 +134,14 @@ PARTS = (
         ),
         keys=("memory", "seconds", "step.ratio"),
         aim="memory within 10%, time within 25%",
+    ),
+    Part(
+        name="memory",
+        limit=60,
+        command=_sized("memory_gpu.py", "", "--size tiny"),
+        keys=("cases",),
+        aim="within 10% of mmrl plan, 7B over 4 bits within 24 GB",
+        needs=("bitsandbytes",),
     ),
     Part(
         name="curves",

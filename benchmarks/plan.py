@@ -4,7 +4,8 @@
 
 On a CPU with a small model, in CPU seconds if there is one thread, so that other programs don't count. On a GPU, use `--size 3b
 --device cuda --prompts 8 --group 5 --tokens 200 --pixels 512`, with random weights of the published shape. All completions have
-the maximum length, as the plan assumes. A ratio is predicted over measured: above 1 the plan overestimates. Prints one JSON
+the maximum length, as the plan assumes. A ratio is predicted over measured: above 1 the plan overestimates. `--nf4` trains
+adapters over weights in 4 bits, `--offload` keeps activations and the optimiser's state in the host's memory. Prints one JSON
 object.
 """
 
@@ -37,17 +38,23 @@ from mmrl.train.update.pack_conversations import pack
 from on_device import SIZES, name_of, weights_made
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", choices=SIZES, default="tiny")
-    parser.add_argument("--family", default="qwen2_5_vl", help="of the tiny model")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--checkpointing", action="store_true")
+def parser() -> argparse.ArgumentParser:
+    found = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    found.add_argument("--size", choices=SIZES, default="tiny")
+    found.add_argument("--family", default="qwen2_5_vl", help="of the tiny model")
+    found.add_argument("--device", default="cpu")
+    found.add_argument("--attention", default="auto", help="policy.attn_implementation")
+    for name in ("checkpointing", "nf4", "offload"):
+        found.add_argument(f"--{name}", action="store_true")
     for name, default in dict(
         prompts=4, group=8, tokens=32, pixels=224, steps=3, budget=16384, hidden=256, layers=6, threads=1
     ).items():
-        parser.add_argument(f"--{name}", type=int, default=default)
-    args = parser.parse_args()
+        found.add_argument(f"--{name}", type=int, default=default)
+    return found
+
+
+def compared(args: argparse.Namespace) -> dict[str, Any]:
+    """Predicted and measured bytes and seconds."""
     if args.device == "cpu":
         torch.set_num_threads(args.threads)
     name = name_of(args.size) if args.size != "tiny" else f"tiny:{args.family}:hidden={args.hidden},layers={args.layers}"
@@ -67,27 +74,37 @@ def main() -> None:
     memory, seconds = measured(config, policy, prompts, args)
     expected = {part.name: part.bytes for part in stage.parts} | {f"peak: {k}": v for k, v in stage.peaks.items()}
     clock = {part.name: part.seconds for part in stage.seconds}
-    result = {
-        "benchmark": "plan", **vars(args), "fits": plan.fits,
+    return {
+        "fits": plan.fits,
         "memory": {k: both(expected[k], v) for k, v in memory.items() if expected.get(k)},
         "seconds": {k: both(clock[k], v) for k, v in seconds.items() if k in clock},
         "step": both(sum(clock[k] for k in seconds if k in clock), sum(seconds.values())),
         "limits": {part.name: part.limit for part in stage.seconds},
         "rates": {k: getattr(found, k) for k in ("flops", "flops32", "bandwidth", "launch")},
-    }  # fmt: skip
-    print(json.dumps(result | {"machine": machine()}))
+    }
+
+
+def main() -> None:
+    args = parser().parse_args()
+    print(json.dumps({"benchmark": "plan", **vars(args), **compared(args), "machine": machine()}))
 
 
 def run_file(args: argparse.Namespace, name: str) -> RunConfig:
     stage = {"kind": "rl", "steps": 9, "prompts_per_step": args.prompts, "group_size": args.group, "learning_rate": 1e-6}
+    policy = {"model": name, "dtype": "float32" if args.device == "cpu" else "bfloat16", "attn_implementation": args.attention}
+    if args.nf4:
+        policy["lora"] = {"rank": 16, "nf4": ["language"]}
+    train = {"micro_batch_tokens": args.budget, "gradient_checkpointing": args.checkpointing or args.offload}
+    if args.offload:
+        train |= {"offload_activations": True, "offload_optimizer": True}
     return RunConfig.model_validate(
         {
             "name": "plan",
-            "policy": {"model": name, "dtype": "float32" if args.device == "cpu" else "bfloat16"},
+            "policy": policy,
             "tasks": [{"id": "classification/digits"}],
             "stages": [stage],
             "generate": {"max_tokens": args.tokens},
-            "train": {"micro_batch_tokens": args.budget, "gradient_checkpointing": args.checkpointing},
+            "train": train,
         }
     )
 

@@ -127,6 +127,14 @@ def kernels(device: str) -> Measured:
     return found
 
 
+def fused(device: str) -> Measured:
+    """torch's fused attention without a mask, and that of several lengths: by FlashAttention 3 where it is installed."""
+    from mmrl.compute.flash_attention import BOUND, differences, use_flash_attention
+
+    kind = "FlashAttention 3" if use_flash_attention(device) else "torch's own"
+    return {f"{kind}, {what}": (apart, BOUND) for what, apart in differences(device).items()}
+
+
 def padded(device: str) -> Measured:
     """Two prompts of different lengths, read together and each by itself: the log-probabilities of what follows. The heads of the
     model are 128 wide, as most models' are."""
@@ -388,7 +396,14 @@ RUNS: dict[str, Callable[[str], Measured]] = {
 }
 FAMILIES = {f"family {name}": partial(family, name) for name in tiny.FAMILIES}
 SAMPLER = {"padded prompts": padded, "graphs": graphs}
-ROWS: dict[str, Callable[[str], Measured]] = {"device": rates, "kernels": kernels, **SAMPLER, **RUNS, **FAMILIES}
+ROWS: dict[str, Callable[[str], Measured]] = {
+    "device": rates,
+    "kernels": kernels,
+    "fused attention": fused,
+    **SAMPLER,
+    **RUNS,
+    **FAMILIES,
+}
 
 
 def prepare() -> None:

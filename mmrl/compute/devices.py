@@ -9,6 +9,7 @@ import torch
 
 from mmrl.api.errors import UserError, shorten
 from mmrl.compute import ranks
+from mmrl.compute.flash_attention import use_flash_attention
 from mmrl.config.sections import PolicyConfig
 
 OWN = 2**30
@@ -62,8 +63,8 @@ def why_no_gpu() -> str:
 def prepare_device(device: str, dtype: str) -> None:
     """Try a GPU before anything is loaded onto it. Convolutions in float32 become as exact as on a CPU: torch would round their
     input to 10 bits. cuDNN's attention, which torch prefers on an H100, is not used: it gives rows of a mask that see nothing
-    other numbers than torch's own kernels, which give 0 (seen with torch 2.11). Raises UserError if it can't compute, or not in
-    the policy's dtype."""
+    other numbers than torch's own kernels, which give 0 (seen with torch 2.11). FlashAttention 3 is used where it is installed.
+    Raises UserError if it can't compute, or not in the policy's dtype."""
     if not device.startswith("cuda"):
         return
     if why := refusal(device):
@@ -75,6 +76,7 @@ def prepare_device(device: str, dtype: str) -> None:
         )
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cuda.enable_cudnn_sdp(False)
+    use_flash_attention(device)
 
 
 def refusal(device: str) -> str:

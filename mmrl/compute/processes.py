@@ -101,13 +101,14 @@ def _wait(ranks: Sequence[subprocess.Popen[bytes]], signals: Sequence[int]) -> i
         while any(rank.poll() is None for rank in ranks) and time.monotonic() < until and signals.count(signal.SIGINT) < 3:
             time.sleep(0.05)
     finally:
-        left = [rank for rank in ranks if rank.poll() is None]
-        for rank in left:
-            rank.kill()
+        left = [number for number, rank in enumerate(ranks) if rank.poll() is None]
+        for number in left:
+            ranks[number].kill()
         for rank in ranks:
             rank.wait()
     if left:
-        sys.stderr.write(f"mmrl: {len(left)} of the ranks didn't end by themselves and were killed; continue with --resume\n")
+        names = ", ".join(map(str, left))
+        sys.stderr.write(f"mmrl: ranks that didn't end by themselves were killed: {names}; continue with --resume\n")
     codes = [rank.returncode for rank in ranks]
     if signals.count(signal.SIGINT) > 1 and any(codes):
         return 130

@@ -19,6 +19,7 @@ from mmrl.api.seeds import derive
 from mmrl.api.signals import on_termination
 from mmrl.compute import ranks
 from mmrl.compute.devices import held_by_others, prepare_device
+from mmrl.compute.flash_attention import use_flash_attention
 from mmrl.compute.progress import Progress
 from mmrl.config.load import to_dict
 from mmrl.config.sections import OffPolicyStage, RunConfig, teacher_of
@@ -259,6 +260,8 @@ def check_memory(setup: Setup, progress: Progress) -> None:
     """Raise UserError if the GPU can't be used or is too small for the run, before anything is loaded onto it; see
     `mmrl.train.plan`. Memory that other processes hold doesn't count."""
     prepare_device(setup.device, setup.config.policy.dtype)
+    if use_flash_attention(setup.device):
+        progress.note("attention without a mask is computed by FlashAttention 3")
     if setup.device.startswith("cuda"):
         machine, held = current_machine(setup.device, measured=False)[0], held_by_others(setup.device)
         if held:

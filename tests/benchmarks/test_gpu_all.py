@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -205,6 +206,33 @@ def test_without_packaging_the_bundle_s_own_reads_the_requirements(tmp_path):
     found = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, env={})
     assert found.stdout == "{'packaging': '26.3'} True\n", found.stderr[-1000:]
     assert (tmp_path / "site" / "packaging" / "requirements.py").is_file()
+
+
+def test_a_wheel_is_slimmed_by_the_files_that_nothing_loads(tmp_path):
+    """Its RECORD names what is left, and a pattern that has become useless is refused."""
+    files = [f"kernels/lib{name}.so" for name in ("kernels_cpu", "kernels_cuda118", "kernels_cuda130", "other_cuda118")]
+    path = wheel(tmp_path, "kernels", "1.0", files=files)
+    record = "kernels-1.0.dist-info/RECORD"
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr(record, "".join(f'"{name}",sha256=x,6\n' for name in [*files, "kernels/a,b.py"]) + f"{record},,\n")
+    gpu_bundle.slim(path, re.compile(r"libkernels_(?!cpu\.|cuda13).*\.so"))
+    with zipfile.ZipFile(path) as archive:
+        assert archive.testzip() is None and files[1] not in archive.namelist() and {*files} - {files[1]} < {*archive.namelist()}
+        assert archive.read(record).decode().split() == [
+            *(f"{name},sha256=x,6" for name in files if name != files[1]), '"kernels/a,b.py",sha256=x,6', f"{record},,",
+        ]  # fmt: skip
+    with pytest.raises(
+        SystemExit, match=r"^kernels-1\.0-py3-none-any\.whl has no file .*cuda118: see LEFT_OUT in gpu_bundle\.py$"
+    ):
+        gpu_bundle.slim(path, re.compile(r"libkernels_cuda118"))
+
+
+def test_of_bitsandbytes_cuda_13_and_the_cpu_are_brought():
+    left_out = re.compile(gpu_bundle.LEFT_OUT["bitsandbytes"])
+    for name in ("cpu", "cuda130", "cuda132"):
+        assert not left_out.fullmatch(f"libbitsandbytes_{name}.so")
+    for name in ("cuda118", "cuda128", "rocm70", "xpu2025"):
+        assert left_out.fullmatch(f"libbitsandbytes_{name}.so")
 
 
 def test_a_bundle_for_another_python_is_refused(bare, tmp_path):

@@ -102,7 +102,9 @@ def test_a_step_needs_what_its_matrices_come_to():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("script", ["step_gpu.py", "packing_gpu.py", "gap_gpu.py", "decode_gpu.py", "prefetch_gpu.py"])
+@pytest.mark.parametrize(
+    "script", ["step_gpu.py", "packing_gpu.py", "gap_gpu.py", "decode_gpu.py", "memory_gpu.py", "prefetch_gpu.py"]
+)
 def test_it_runs_at_tiny_size_on_a_cpu_and_prints_one_object(script):
     done = subprocess.run(
         [sys.executable, ROOT / "benchmarks" / script, "--size", "tiny", "--device", "cpu"],
@@ -125,6 +127,9 @@ def test_it_runs_at_tiny_size_on_a_cpu_and_prints_one_object(script):
         assert all(max(case["gap"].values()) < 0.1 and case["graphs_ms"] > 0 for case in found["cases"])
     elif script == "prefetch_gpu.py":
         assert found["micro_batches"] > 2 and found["loss_difference"] == 0 and found["median_s"].keys() == {"ahead", "at_once"}
+    elif script == "memory_gpu.py":
+        cases = found["cases"].values()
+        assert len(cases) == 2 and all(case["update"]["measured"] > 0 and case["within_24gb"] for case in cases)
     elif script == "gap_gpu.py":
         assert found["float32"]["shared"]["mean"] < 1e-5 < found["bfloat16"]["shared"]["mean"] < 5e-3
     else:

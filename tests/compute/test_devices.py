@@ -84,6 +84,12 @@ def test_a_driver_that_is_too_old_is_named_and_no_run_goes_to_the_cpu_unasked(mo
     assert devices.resolve_device(PolicyConfig(model="x", device="cpu")) == "cpu"
 
 
+def test_a_gpu_of_which_there_are_fewer_is_refused(gpu):
+    with pytest.raises(UserError, match=r"^simulate\.device = 'cuda:1', but there are 1 GPUs: count from cuda:0$"):
+        devices.check_device("simulate.device", "cuda:1")
+    assert devices.check_device("simulate.device", "cuda:0") == "cuda:0"
+
+
 def test_a_gpu_that_works_is_left_alone_and_computes_exactly(gpu):
     devices.prepare_device("cuda", "bfloat16")
     assert torch.backends.cudnn.allow_tf32 is False, "float32 convolutions would have 10 bits"

@@ -74,7 +74,16 @@ def test_ranks_that_hear_no_ctrl_c_are_killed_in_the_end(monkeypatch, capfd, tim
     began = time.monotonic()
     assert processes._wait(ranks, [signal.SIGINT] * times) == 130
     assert time.monotonic() - began < 10 and all(rank.returncode == -signal.SIGKILL for rank in ranks)
-    assert capfd.readouterr().err == "mmrl: 2 of the ranks didn't end by themselves and were killed; continue with --resume\n"
+    assert capfd.readouterr().err == "mmrl: ranks that didn't end by themselves were killed: 0, 1; continue with --resume\n"
+
+
+def test_a_rank_that_hangs_while_the_others_give_up_is_named(monkeypatch, capfd):
+    """As one that never comes to a collective: the deadline of the others ends them, and it is killed."""
+    monkeypatch.setattr(processes, "GRACE_S", 0.2)
+    gives_up = f"import sys; sys.exit({processes.RANK_LOST_EXIT_CODE})"
+    ranks = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL) for code in (gives_up, DEAF)]
+    assert processes._wait(ranks, []) != 0
+    assert capfd.readouterr().err.startswith("mmrl: ranks that didn't end by themselves were killed: 1; continue with --resume\n")
 
 
 def test_a_machine_is_not_filled_with_processes(monkeypatch):

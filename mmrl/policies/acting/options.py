@@ -59,3 +59,15 @@ def check_prompt(value: Any) -> None:
 def check_crop(value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0.1 <= value <= 1:
         raise UserError(f"policy.options.crop = {value!r:.60} must be a share of the area from 0.1 to 1")
+
+
+def check_sizes(kind: str, chunk: tuple[int, int], dims: tuple[int, int], state: tuple[int, int]) -> None:
+    """Raise UserError for a size that the network can't have. Each is what was asked for and the most that there is. kind: of the
+    network, for the message."""
+    for name, (value, most), what in (
+        ("chunk", chunk, "actions are predicted"),
+        ("dims", dims, "numbers an action has at most"),
+        ("state", state, "numbers a state has at most"),
+    ):
+        if value > most:
+            raise UserError(f"policy.options.{name} = {value} is too many for this {kind}: {most} {what}")

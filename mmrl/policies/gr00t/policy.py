@@ -163,12 +163,8 @@ class Gr00t(ActingPolicy):
             raise UserError(
                 f"config.json: state_history_length = {sizes.state_history_length}, and only the newest state is known"
             )
-        rows: list[tuple[str, int, int, str]] = [("chunk", self.chunk, own.ahead, "actions are predicted")]
-        rows.append(("dims", self.dims, sizes.max_action_dim, "numbers an action has at most"))
-        rows.append(("state", state or 0, sizes.max_state_dim, "numbers a state has at most"))
-        for name, value, most, what in rows:
-            if value > most:
-                raise UserError(f"policy.options.{name} = {value} is too many for this GR00T: {most} {what}")
+        most = own.ahead, sizes.max_action_dim, sizes.max_state_dim
+        options.check_sizes("GR00T", *zip((self.chunk, self.dims, state or 0), most, strict=True))
         if not own.scaled:
             if self.gripper:
                 raise UserError(

@@ -21,6 +21,7 @@ from torch.nn.functional import pad
 from mmrl.api.simulators.types import Observation, TrajectoryData
 from mmrl.api.transfer import upload
 from mmrl.config.sections import PolicyConfig
+from mmrl.policies.acting import options
 from mmrl.policies.acting.base import ActingPolicy
 from mmrl.policies.acting.flow import PLACES, Velocity, chains
 from mmrl.policies.acting.flow_noise import add_noise, is_noise, noise_weights, weights_without_noise, with_noise
@@ -138,7 +139,8 @@ class Pi0(ActingPolicy):
         add_noise(model, self.chains, model.action_out_proj.in_features, self.numbers, seed)
         self.model = model.to(self.device).eval()
         settings = self.model.config
-        pi0_options.check_sizes(self.kind, chunk, dims, state, settings)
+        most = settings.chunk_size, settings.max_action_dim, settings.max_state_dim
+        options.check_sizes(self.kind, *zip((chunk, dims, state), most, strict=True))
         self.width = self._critic_width()
         self.head = Foreseen(numbers=self.numbers)
         eye = settings.vlm_config.vision_config

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from mmrl.api.errors import UserError
 from mmrl.policies.acting import options
@@ -27,14 +26,3 @@ def check_choice(name: str, value: str, known: Sequence[str]) -> None:
     """Raise UserError for a value that is neither `auto` nor one of those known."""
     if value not in ("auto", *known):
         raise UserError(f"policy.options.{name} = {value!r:.60} is unknown: choose one of auto, {', '.join(known)}")
-
-
-def check_sizes(kind: str, chunk: int, dims: int, state: int, settings: Any) -> None:
-    """settings: the network's configuration. Raises UserError for sizes that it can't have."""
-    for name, value, what, most in (
-        ("chunk", chunk, "actions are predicted", settings.chunk_size),
-        ("dims", dims, "numbers an action has at most", settings.max_action_dim),
-        ("state", state, "numbers a state has at most", settings.max_state_dim),
-    ):
-        if value > most:
-            raise UserError(f"policy.options.{name} = {value} is too many for this {kind}: {most} {what}")

@@ -108,7 +108,9 @@ class SmolVLA(Pi0):
         self.state = state if state is not None else said.numbers(STATE)
         steps = steps if steps is not None else said.num_steps
         _check(self.chunk, self.dims, self.state, prompt, crop)
-        _check_sizes(found, self.chunk, self.dims, self.state)
+        sizes = found.config
+        most = sizes.chunk_size, sizes.max_action_dim, sizes.max_state_dim
+        options.check_sizes("SmolVLA", *zip((self.chunk, self.dims, self.state), most, strict=True))
         self.text, self.cameras, self.crop = prompt, list(cameras), crop
         self.chains = chains(steps, noise_level, noisy, noise_range, OfRobot, emphasis=EMPHASIS, dims=self.dims)
         statistics = self._statistics(statistics, given)
@@ -306,14 +308,3 @@ def _check(chunk: int, dims: int, state: int, prompt: str, crop: float) -> None:
     options.check_integer("state", state, 0, 100_000)
     options.check_prompt(prompt)
     options.check_crop(crop)
-
-
-def _check_sizes(found: Checkpoint, chunk: int, dims: int, state: int) -> None:
-    config = found.config
-    for name, value, what, most in (
-        ("chunk", chunk, "actions are predicted", config.chunk_size),
-        ("dims", dims, "numbers an action has at most", config.max_action_dim),
-        ("state", state, "numbers a state has at most", config.max_state_dim),
-    ):
-        if value > most:
-            raise UserError(f"policy.options.{name} = {value} is too many for this SmolVLA: {most} {what}")

@@ -95,6 +95,15 @@ class KimiK25(Converted):
     no_videos = "in transformers 5.19 it counts the tokens of each frame, and has those of all frames together"
 
 
+class PerceptionLM(Family):
+    """Perception LM: it makes features of each tile that it is given, so tiles are given as pictures of one tile, and pictures
+    with different numbers of them can be read together."""
+
+    def arranged(self, encoded: dict[str, torch.Tensor], ids_S: torch.Tensor) -> dict[str, torch.Tensor]:
+        names = {"pixel_values", "pixel_values_videos"}
+        return {k: v.flatten(0, 1)[:, None] if k in names else v for k, v in encoded.items()}
+
+
 class MiniCPM(Family):
     """MiniCPM-V: the patches of all pictures are one wide picture."""
 
@@ -203,6 +212,7 @@ FAMILIES: dict[str, type[Family]] = {
     "gemma4": Gemma4,
     "kimi_k25": KimiK25,
     "llama4": Converted,
+    "perception_lm": PerceptionLM,
     "minicpmv4_6": MiniCPM,
     "minicpmv4_7": MiniCPM,
 }

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from transformers.masking_utils import sdpa_mask
 
 from mmrl.api.transfer import upload
 
@@ -142,19 +143,25 @@ def _renumber_masks() -> None:
     """Register masks that know packed rows. They are those of transformers for all other passes."""
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
-    for name in ("sdpa", "eager"):
-        ALL_MASK_ATTENTION_FUNCTIONS.register(name, functools.partial(_mask, ALL_MASK_ATTENTION_FUNCTIONS[name]))
+    ALL_MASK_ATTENTION_FUNCTIONS.register("sdpa", _mask)
+    ALL_MASK_ATTENTION_FUNCTIONS.register("eager", _eager_mask)
 
 
-def _mask(original: Callable[..., Any], **given: Any) -> Any:
+def _mask(**given: Any) -> torch.Tensor | None:
     packed, padded = with_packed_rows(given), _PADDED.get()
-    if packed is None:
-        if padded is not None and isinstance(given.get("config"), padded):
-            given |= {skip: False for skip in _SKIPS & given.keys()}
-            return without_empty_rows(original(**given), given)
-        return original(**given)
-    seen = original(**packed)
-    return additive(seen if seen.dtype == torch.bool else seen == 0, given["dtype"])
+    if packed is not None:
+        return additive(sdpa_mask(**packed), given["dtype"])
+    if padded is not None and isinstance(given.get("config"), padded):
+        given |= {skip: False for skip in _SKIPS & given.keys()}
+        return without_empty_rows(sdpa_mask(**given), given)
+    made: torch.Tensor | None = sdpa_mask(**given)
+    return made
+
+
+def _eager_mask(**given: Any) -> torch.Tensor | None:
+    """transformers' own copies a zero from the host, which no capture of a step allows."""
+    seen = _mask(**given | {"allow_is_causal_skip": False})
+    return seen if seen is None or seen.dtype != torch.bool else additive(seen, given.get("dtype", torch.float32))
 
 
 def with_packed_rows(given: Mapping[str, Any]) -> dict[str, Any] | None:

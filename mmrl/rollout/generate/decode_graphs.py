@@ -134,8 +134,13 @@ class DecodeGraphs:
         return len(positions)
 
     def _captured(self, room: Room, key: tuple[int, int]) -> None:
-        index_1 = room.index_1.clone()
-        rewind = lambda: room.index_1.copy_(index_1)  # noqa: E731
+        advanced = [room.index_1, *room.states()]
+        before = [tensor.clone() for tensor in advanced]
+
+        def rewind() -> None:
+            for tensor, old in zip(advanced, before, strict=True):
+                tensor.copy_(old)
+
         try:
             self._capture = self._capture or self.make_capture()
             self.replays[key] = self._capture(lambda: self.eager(room), rewind)

@@ -111,8 +111,6 @@ def _differs(sampler: Prefiller) -> str:
     policy, can = sampler.policy, sampler.policy.family.capabilities
     if not can.packs or policy.blank.positions is None:
         return "it can't be told positions"
-    if can.recurrent:
-        return f"{', '.join(can.recurrent)} keep a state"
     longer = policy.encode(Prompt(messages=[user_message(TEXTS[1], policy.family.sample())]))
     inputs, group_size, tokens = [policy.blank, *([longer] if can.pads else [])], 2, 3
     graphs = DecodeGraphs(policy, len(inputs) * group_size)
@@ -122,10 +120,14 @@ def _differs(sampler: Prefiller) -> str:
     if kinds or getattr(fixed.cache, "position_ids", None) is not None:
         return f"its cache has {', '.join(sorted(kinds)) or 'positions'}"
     bound, logits = BOUNDS[policy.model.get_input_embeddings().weight.dtype], plain.logits
+    places: set[tuple[int, ...]] = set()
+    """Where the states of recurrent layers were: a graph reads and writes them where they were when it was captured."""
     for t in range(tokens):
         token_N = policy.distribution(logits, 1.0).topk(len(logits)).indices.diagonal()  # another one for each row
         logits, found = plain.step(token_N, t), fixed.step(token_N, t)
+        assert fixed.room is not None
+        places.add(tuple(state.data_ptr() for state in fixed.room.states()))
         wanted, own = (x.float().log_softmax(-1) for x in (logits, found))
         if not (gap := float((own - wanted).abs().max() / (1 + wanted.abs().max()))) <= bound:
             return f"log-probabilities differ by {gap:.1e}"
-    return ""
+    return "its states move" if len(places) > 1 else ""

@@ -1,23 +1,25 @@
-"""A key-value cache of fixed shape: a step of decoding has the same tensors at the same addresses until the room is used up.
+"""A cache of fixed shape: a step of decoding has the same tensors at the same addresses until the room is used up.
 
 The next index is a number on the device, and a mask hides what isn't written yet, as in transformers' `StaticCache`. That cache
-belongs to one batch; here all rooms, whatever their numbers of rows and tokens, lie in one memory, in turn.
+belongs to one batch; here all rooms, whatever their numbers of rows and tokens, lie in one memory, in turn. States of recurrent
+and convolution layers, which have no tokens, lie there too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from transformers import DynamicCache
-from transformers.cache_utils import CacheLayerMixin, DynamicLayer, DynamicSlidingWindowLayer
+from transformers.cache_utils import CacheLayerMixin, DynamicLayer, DynamicSlidingWindowLayer, LinearAttentionLayer
 
 from mmrl.rollout.generate.cache import ROOM, ReservedLayer
 
 ROUND = 128
 """A room's tokens are a multiple of this, so that batches of similar lengths have rooms of one shape."""
-KINDS = (DynamicLayer, DynamicSlidingWindowLayer, ReservedLayer)
+KINDS = (DynamicLayer, DynamicSlidingWindowLayer, ReservedLayer, LinearAttentionLayer)
 """Layers whose states can be moved to a room."""
 
 
@@ -58,6 +60,18 @@ class RoomLayer(CacheLayerMixin):
         return int(self.keys.shape[-2])
 
 
+class StateLayer(LinearAttentionLayer):
+    """The states [N, ...] of one recurrent or convolution layer, which transformers overwrites in place."""
+
+    def __init__(self, like: LinearAttentionLayer) -> None:
+        """like: a layer that has read tokens."""
+        super().__init__(like.number_of_states)
+        self.dtype, self.device, self.conv_kernel_size = like.dtype, like.device, dict(like.conv_kernel_size)
+        self.has_previous_state = dict(like.has_previous_state)
+        self.is_conv_states_initialized = dict(like.is_conv_states_initialized)
+        self.is_recurrent_states_initialized = dict(like.is_recurrent_states_initialized)
+
+
 class Room:
     """Place for N rows of so many tokens, and the inputs of their step."""
 
@@ -77,43 +91,78 @@ class Room:
         """Of the next token, [axes, N, 1]."""
         return (self.shift_N + self.index_1)[:, None].expand(axes, -1, -1)
 
+    def states(self) -> list[torch.Tensor]:
+        """What a step overwrites and can't be told to write again, unlike the keys and values at an index."""
+        layers = [layer for layer in self.cache.layers if isinstance(layer, StateLayer)]
+        return [getattr(layer, name)[number] for layer in layers for name, number in _states(layer)]
+
+
+def _states(layer: LinearAttentionLayer) -> Iterator[tuple[str, int]]:
+    """(name, number) of each state that a layer has."""
+    for name in ("conv_states", "recurrent_states"):
+        yield from ((name, number) for number, state in getattr(layer, name).items() if state is not None)
+
 
 class Memory:
-    """Keys and values of every layer, one flat tensor each: as large as the largest room so far. One room is filled at a time."""
+    """Keys, values and states of every layer, one flat tensor each: as large as the largest room so far. One room is filled at a
+    time."""
 
     def __init__(self) -> None:
-        self.flat: dict[tuple[int, str], torch.Tensor] = {}
-        self.capacity = 0
-        """Rows times tokens."""
+        self.flat: dict[tuple[Any, ...], torch.Tensor] = {}
+        self.rows = self.capacity = 0
+        """capacity: rows times tokens."""
 
     def fits(self, rows: int, tokens: int) -> bool:
         """Whether a room of this shape has its place; otherwise all rooms move to a larger one when it is filled."""
-        return rows * tokens <= self.capacity
+        return rows <= self.rows and rows * tokens <= self.capacity
 
     def fill(self, room: Room, layers: Sequence[Any], from_N: torch.Tensor, length: int) -> None:
         """Move the last `length` tokens of these rows of a cache's layers into a room, layer by layer. The layers may be those
         of a room in this memory; they lose what they hold."""
-        self.capacity = max(self.capacity, room.rows * room.tokens)
+        self.rows, self.capacity = max(self.rows, room.rows), max(self.capacity, room.rows * room.tokens)
         if len(room.cache.layers) != len(layers):
-            room.cache.layers = [RoomLayer(room.index_1, bool(layer.is_sliding)) for layer in layers]
+            room.cache.layers = [_layer(room, layer) for layer in layers]
         room.index_1.fill_(length)
         for i, (layer, old) in enumerate(zip(room.cache.layers, layers, strict=True)):
-            for name in ("keys", "values"):
-                states = getattr(old, name)[:, :, :length].index_select(0, from_N)  # a copy: the place may be the same
-                if layer is not old:
-                    setattr(old, name, None)
-                space = self._place(i, name, room, states)
-                first = length - states.shape[-2]  # a window keeps its last tokens
-                space[:, :, :first], space[:, :, length:] = 0, 0  # a number that isn't finite would pass the mask
-                space[:, :, first:length] = states
-                setattr(layer, name, space)
+            if isinstance(layer, StateLayer):
+                self._fill_states(i, layer, old, from_N)
+            else:
+                self._fill_tokens(i, layer, old, from_N, (length, room.tokens))
 
-    def _place(self, layer: int, name: str, room: Room, like: torch.Tensor) -> torch.Tensor:
-        heads, width = like.shape[1], like.shape[3]
-        size = heads * width
-        held = self.flat.get((layer, name))
-        if held is None or held.numel() < self.capacity * size:
-            self.flat.pop((layer, name), None)
+    def _fill_tokens(self, i: int, layer: RoomLayer, old: Any, from_N: torch.Tensor, lengths: tuple[int, int]) -> None:
+        """lengths: of what is there and of the room."""
+        length, tokens = lengths
+        for name in ("keys", "values"):
+            states = getattr(old, name)[:, :, :length].index_select(0, from_N)  # a copy: the place may be the same
+            if layer is not old:
+                setattr(old, name, None)
+            N, heads, kept, width = states.shape
+            space = self._place((i, name), states, (N, heads, tokens, width), self.capacity * heads * width)
+            first = length - kept  # a window keeps its last tokens
+            space[:, :, :first], space[:, :, length:] = 0, 0  # a number that isn't finite would pass the mask
+            space[:, :, first:length] = states
+            setattr(layer, name, space)
+
+    def _fill_states(self, i: int, layer: StateLayer, old: LinearAttentionLayer, from_N: torch.Tensor) -> None:
+        for name, number in list(_states(old)):
+            states = getattr(old, name)[number].index_select(0, from_N)
+            if layer is not old:
+                getattr(old, name)[number] = None
+            most = self.rows * math.prod(states.shape[1:])
+            getattr(layer, name)[number] = self._place((i, name, number), states, states.shape, most).copy_(states)
+
+    def _place(self, key: tuple[Any, ...], like: torch.Tensor, shape: Sequence[int], most: int) -> torch.Tensor:
+        """A tensor of this shape at the beginning of a flat one, which has `most` numbers or more."""
+        held = self.flat.get(key)
+        if held is None or held.numel() < most:
+            self.flat.pop(key, None)
             del held
-            held = self.flat[layer, name] = like.new_zeros(self.capacity * size)
-        return held[: room.rows * room.tokens * size].view(room.rows, heads, room.tokens, width)
+            held = self.flat[key] = like.new_zeros(most)
+        return held[: math.prod(shape)].view(*shape)
+
+
+def _layer(room: Room, like: Any) -> RoomLayer | StateLayer:
+    """An empty layer of a room for the content of this one."""
+    if isinstance(like, LinearAttentionLayer):
+        return StateLayer(like)
+    return RoomLayer(room.index_1, bool(like.is_sliding))
