@@ -14,7 +14,6 @@ import torch
 import pretended_device as pretended
 from mmrl.compute.bitsandbytes import quiet
 from pretended_device import library
-from pretended_device.late_streams import Streams
 
 FOLDER = Path(__file__).parents[2] / ".pytest_cache" / "d" / "pretended_device"
 if not torch.backends.cuda.is_built():
@@ -28,13 +27,7 @@ if not torch.backends.cuda.is_built():
 
 
 @pytest.fixture
-def streams() -> Streams:
-    """Streams of the device, which copy as late as they may."""
-    return Streams()
-
-
-@pytest.fixture
-def device(monkeypatch: pytest.MonkeyPatch, streams: Streams) -> Iterator[pretended.Ledger]:
+def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[pretended.Ledger]:
     """torch has a device cuda:0 that isn't there; the value records what the host waits for."""
     if importlib.util.find_spec("bitsandbytes"):
         with quiet():  # peft imports it, and with a device it would look for CUDA's functions in torch
@@ -43,8 +36,7 @@ def device(monkeypatch: pytest.MonkeyPatch, streams: Streams) -> Iterator[preten
     monkeypatch.setattr("mmrl.policies.vlm.attention.ways", lambda setting, device: ())
     monkeypatch.setattr("mmrl.policies.vlm.vlm._PROBED", {})
     try:
-        with pretended.pretended_device(FOLDER) as ledger, streams.functions():
+        with pretended.pretended_device(FOLDER) as ledger:
             yield ledger
-        streams.check()
     except pretended.NoCompiler as why:
         pytest.skip(str(why))
