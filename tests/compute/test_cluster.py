@@ -21,8 +21,9 @@ from mmrl.compute.ray import engines_per_rank, spare_gpus
 from mmrl.config.sections import ComputeConfig, LoraConfig, PolicyConfig
 from mmrl.evaluation.results import Evaluation, PromptResult
 from mmrl.policies.vlm.vlm import VLM
-from mmrl.rollout.generate.engines import Engine, load_weights, packed_weights
+from mmrl.rollout.generate.engines import Engine, load_weights
 from mmrl.rollout.generate.sampling import SamplingParams
+from mmrl.rollout.generate.transfer import packed_weights
 from mmrl.train.on_cluster import check_node, learn
 
 

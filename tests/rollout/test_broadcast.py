@@ -1,0 +1,142 @@
+"""Weights that are broadcast in buckets: a sender and its receivers as threads, over gloo."""
+
+import socket
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+from mmrl.rollout.generate import broadcast
+from mmrl.rollout.generate.broadcast import Group, Load, Meeting, WeightSender, WeightsLost
+
+CPU = torch.device("cpu")
+ROOM = 256
+
+
+def made_weights(seed=0):
+    """Of five blocks, in two dtypes; the third is larger than a bucket."""
+    draw = torch.Generator().manual_seed(seed)
+    sizes = {"a.q": (4, 6), "a.k": (2, 3), "b.up": (5, 5), "c.big": (17, 9), "d.norm": (), "e.down": (7, 3)}
+    return [
+        (f"{name}.weight", torch.randn(size, generator=draw).to(torch.bfloat16 if name == "a.k" else torch.float32))
+        for name, size in sizes.items()
+    ]
+
+
+class Receivers:
+    """Stand for samplers, in threads: each takes what it is asked to take, in order."""
+
+    def __init__(self, count):
+        self.pools = [ThreadPoolExecutor(1) for _ in range(count)]
+        self.groups, self.weights, self.loads = [None] * count, [{} for _ in range(count)], []
+
+    def join(self, meeting):
+        def work(k):
+            self.groups[k] = Group(meeting, 1 + k, CPU)
+
+        self.joining = [pool.submit(work, k) for k, pool in enumerate(self.pools)]
+
+    def take(self, k, load):
+        for name, value in self.groups[k].receive(load):
+            self.weights[k][name] = value.clone()
+
+    def announce(self, load):
+        self.loads.append([place[0] for place in load.places])
+        return [pool.submit(self.take, k, load) for k, pool in enumerate(self.pools)]
+
+    def settle(self, asked):
+        for one in asked:
+            one.result(30)
+
+
+def joined(count, sender=None):
+    receivers, sender = Receivers(count), sender or WeightSender("127.0.0.1", ROOM, CPU)
+    meeting = sender.meet(count)
+    receivers.join(meeting)
+    sender.join(meeting)
+    for one in receivers.joining:
+        one.result()
+    return sender, receivers
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    monkeypatch.setattr(broadcast, "PATIENCE_S", 0.3)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_all_weights_arrive_bit_for_bit_in_whole_blocks_again_and_again(count):
+    sender, receivers = joined(count)
+    for seed in range(3):  # the same buffers each time
+        given = made_weights(seed)
+        receivers.loads.clear()
+        sender.send(iter(given), receivers.announce, receivers.settle)
+        assert receivers.loads == [
+            ["a.q.weight", "a.k.weight"],
+            ["b.up.weight"],
+            ["c.big.weight"],
+            ["d.norm.weight", "e.down.weight"],
+        ]
+        for weights in receivers.weights:
+            assert list(weights) == [name for name, _ in given]
+            assert all(torch.equal(weights[name], value) and weights[name].dtype == value.dtype for name, value in given)
+    sender.close()
+
+
+def test_two_buckets_are_in_use_and_no_more():
+    """The next bucket is gathered while one is on the wire; the one after waits until the first has landed."""
+    sender, receivers = joined(1)
+    on_the_wire, landed = {}, []
+
+    def gathered():
+        for name, value in made_weights():
+            on_the_wire[name[0]] = len(receivers.loads) - len(landed)
+            yield name, value
+
+    def settle(asked):
+        receivers.settle(asked)
+        landed.append(1)
+
+    sender.send(gathered(), receivers.announce, settle)
+    assert on_the_wire == {"a": 0, "b": 0, "c": 0, "d": 1, "e": 1}, "a block is known to be whole when the next begins"
+    assert len(landed) == len(receivers.loads) == 4
+    sender.close()
+
+
+def test_a_receiver_that_dies_is_noticed_at_once_and_a_new_group_sends_all():
+    sender, receivers = joined(2)
+    receivers.groups[1].close()  # as when its process is killed
+    with pytest.raises(WeightsLost):
+        sender.send(iter(made_weights()), receivers.announce, receivers.settle)
+    assert sender.group is None
+    sender, again = joined(2, sender)
+    assert sender.generation == 2
+    sender.send(iter(made_weights(5)), again.announce, again.settle)
+    assert all(torch.equal(weights[name], value) for weights in again.weights for name, value in made_weights(5))
+    sender.close()
+
+
+def test_a_receiver_that_hangs_is_noticed_at_the_deadline(impatient):
+    sender, _ = joined(1)
+    given = [(f"{n}.w.weight", torch.zeros(2**20)) for n in range(3)]  # more than the sockets hold
+    with pytest.raises(WeightsLost, match=r"Timed out|no broadcast within 0\.3 s"):
+        sender.send(iter(given), lambda load: None, lambda asked: None)
+    assert sender.group is None
+
+
+def test_a_load_of_another_generation_is_not_taken():
+    sender, receivers = joined(1)
+    with pytest.raises(WeightsLost, match="weights of generation 2 reached a member of generation 1"):
+        receivers.groups[0].receive(Load(2, [], 64))
+    sender.close()
+
+
+def test_who_never_joins_is_waited_for_until_the_deadline(impatient):
+    sender = WeightSender("127.0.0.1", ROOM, CPU)
+    with pytest.raises(WeightsLost, match="join"):
+        sender.join(sender.meet(1))
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        port = listening.getsockname()[1]
+    with pytest.raises(WeightsLost, match=f"can't join at 127.0.0.1:{port}"):
+        Group(Meeting("127.0.0.1", port, 1, 2), 1, CPU)
