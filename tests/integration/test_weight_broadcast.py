@@ -1,6 +1,7 @@
 """Whole runs whose engines, Ray actors, get the learner's weights by broadcast: over gloo here, NCCL on GPUs."""
 
 import os
+import re
 import signal
 
 import psutil
@@ -45,46 +46,53 @@ def alone(tmp_path_factory):
 
 
 def apart(tmp_path, progress=None, **compute):
-    return without_rounding(train(runs.toy_config(tmp_path, compute=BROADCAST | compute), progress or runs.Silent()))
+    return without_rounding(train(runs.toy_config(tmp_path, "apart", compute=BROADCAST | compute), progress or runs.Silent()))
 
 
 def test_engines_with_broadcast_weights_sample_the_very_same_whatever_befalls_them(tmp_path, monkeypatch, alone):
-    """One is killed between two steps, one in the middle of a broadcast, one while it samples, and one hangs in a broadcast."""
+    """One is killed between two steps, one in a broadcast, one hangs in a broadcast, one is killed as it samples."""
     monkeypatch.setattr(broadcast, "PATIENCE_S", 20.0)
-    done, attempts, settle, attempt = [], [], BroadcastTransfer._settle, BroadcastTransfer._attempt
-    ask = EngineActors.generate
+    attempt, settle, sample = BroadcastTransfer._attempt, BroadcastTransfer._settle, EngineActors.generate
+    faults, struck = {}, []
+
+    def strike(version, how):
+        if version not in struck:
+            struck.append(version)
+            os.kill(engines()[0], how)
 
     class Killer(runs.Silent):
         def step_finished(self, step, metrics):
-            done.append(step)
-            if step == 2:
-                os.kill(engines()[0], signal.SIGKILL)
+            if step == 3:
+                strike("between steps", signal.SIGKILL)
 
-    def noted(self, all_engines, version, before, now):
-        attempts.append((version, attempt(self, all_engines, version, before, now)))
-        return attempts[-1][1]
+    def noted(self, among, version, before, now):
+        self.version = version
+        fault = attempt(self, among, version, before, now)
+        faults.setdefault(version, []).append(fault and fault.line)
+        return fault
 
-    def struck(self, all_engines, asked):
-        if len(done) in (4, 6) and f"struck {len(done)}" not in done:  # as soon as the first bucket is asked for
-            done.insert(0, f"struck {len(done)}")
-            os.kill(engines()[1], signal.SIGKILL if len(done) == 5 else signal.SIGSTOP)
-        settle(self, all_engines, asked)
+    def asked(self, among, answers):  # as soon as the first bucket is asked for
+        if self.version in (3, 4):
+            strike(self.version, signal.SIGKILL if self.version == 3 else signal.SIGSTOP)
+        settle(self, among, answers)
 
     def sampling(self, *args):
-        if len(done) == 10 and "sampled" not in done:
-            done.insert(0, "sampled")
-            self.transfer.wait()
-            os.kill(engines()[0], signal.SIGKILL)
-        return ask(self, *args)
+        self.transfer.wait()
+        if self.syncs == 4:
+            strike("sampling", signal.SIGKILL)
+        return sample(self, *args)
 
     monkeypatch.setattr(BroadcastTransfer, "_attempt", noted)
-    monkeypatch.setattr(BroadcastTransfer, "_settle", struck)
+    monkeypatch.setattr(BroadcastTransfer, "_settle", asked)
     monkeypatch.setattr(EngineActors, "generate", sampling)
-    assert apart(tmp_path, Killer(), retries=4) == alone
-    faults = [fault.line for _, fault in attempts if fault]
-    assert any("engine 0 died" in line for line in faults), faults
-    assert sum("engine 1" in line for line in faults) >= 2 and any("hasn't answered for 20 s" in line for line in faults), faults
-    assert "sampled" in done
+    found = apart(tmp_path, Killer(), retries=4)
+    print(faults, struck)
+    assert found == alone
+    assert set(struck) == {"between steps", 3, 4, "sampling"}
+    assert faults[1] == [None] and len(faults) >= 5
+    assert all(lines[-1] is None for lines in faults.values()), faults
+    assert re.fullmatch(r"engine [01] died", faults[3][0]), faults
+    assert re.fullmatch(r"engine [01] hasn't answered for 20 s", faults[4][0]), faults
 
 
 def test_one_engine_that_dies_too_often_ends_the_run_with_one_line(tmp_path):
@@ -99,5 +107,5 @@ def test_one_engine_that_dies_too_often_ends_the_run_with_one_line(tmp_path):
 
 
 @pytest.mark.exhaustive
-def test_a_sampler_beside_the_engines_and_one_ahead_do_the_same_with_broadcast_weights(tmp_path, alone):
+def test_a_sampler_beside_the_engines_does_the_same_with_broadcast_weights(tmp_path, alone):
     assert apart(tmp_path, placement="hybrid", engines=1) == alone

@@ -216,7 +216,7 @@ class Engine:
 
     def took(self, version: int) -> str:
         """All buckets have arrived: the weights are of this version from now on. Returns as `take`."""
-        failed = self._tried(self.receiver.took, member=self.joined)
+        failed = self._tried(lambda: self.receiver.took(), member=self.joined)
         self.version = 0 if failed else version
         return failed
 
