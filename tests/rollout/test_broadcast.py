@@ -1,13 +1,21 @@
 """Weights that are broadcast in buckets: a sender and its receivers as threads, over gloo."""
 
+import concurrent.futures
 import socket
+import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from mmrl.rollout.generate import broadcast
+from mmrl.api.errors import UserError
+from mmrl.config.sections import ComputeConfig, LoraConfig, PolicyConfig
+from mmrl.policies.vlm.vlm import VLM
+from mmrl.rollout.generate import broadcast, transfer
 from mmrl.rollout.generate.broadcast import Group, Load, Meeting, WeightSender, WeightsLost
+from mmrl.rollout.generate.engines import Engine, PolicyReceiver, load_weights
+from mmrl.rollout.generate.weights import parameter_versions
 
 CPU = torch.device("cpu")
 ROOM = 256
@@ -140,3 +148,107 @@ def test_who_never_joins_is_waited_for_until_the_deadline(impatient):
         port = listening.getsockname()[1]
     with pytest.raises(WeightsLost, match=f"can't join at 127.0.0.1:{port}"):
         Group(Meeting("127.0.0.1", port, 1, 2), 1, CPU)
+
+
+# -- the learner and its engines ------------------------------------------------------------------------------------------
+
+TINY = PolicyConfig(model="tiny:qwen2_5_vl:hidden=32,layers=1")
+
+
+class Actor:
+    """An engine in a thread of its own, as Ray's actors are in a process; `remote` gives a future."""
+
+    def __init__(self, policy):
+        self.engine, self.pool = object.__new__(Engine), ThreadPoolExecutor(1)
+        self.engine.policy, self.engine.receiver, self.engine.generator = policy, PolicyReceiver(policy), object()
+        self.engine.joined, self.engine.version = False, 0
+        self.takes = 0
+
+    def __getattr__(self, name):
+        return SimpleNamespace(remote=lambda *given: self.pool.submit(self.call, name, *given))
+
+    def call(self, name, *given):
+        self.takes += name == "take"
+        return getattr(self.engine, name)(*given)
+
+    def restart(self):
+        """As Ray does after a process died: nothing of it is left but its name."""
+        self.engine.receiver.group.close()
+        self.engine.joined, self.engine.version = False, 0
+
+
+@pytest.fixture
+def without_ray(monkeypatch):
+    def wait(asked, num_returns, timeout):
+        done, pending = concurrent.futures.wait(asked, timeout)
+        return list(done), list(pending)
+
+    monkeypatch.setattr("ray.wait", wait)
+    monkeypatch.setattr("ray.util.get_node_ip_address", lambda: "127.0.0.1")
+    monkeypatch.setattr(transfer, "engine_answers", lambda asked, retries: [one.result() for one in asked])
+
+
+def sent_to(policy, actors, retries=0, before=None, version=1):
+    way = transfer.BroadcastTransfer(ComputeConfig(placement="separate", weight_transfer="broadcast", retries=retries), policy)
+    way.send(actors, version, before or {}, parameter_versions(policy.model))
+    return way
+
+
+@pytest.mark.parametrize("lora", [None, LoraConfig(rank=2)], ids=["whole", "adapters"])
+def test_engines_get_the_bits_that_they_get_from_the_store(without_ray, lora):
+    made = TINY.model_copy(update={"lora": lora})
+    learner, stored, *others = (VLM(made, seed=seed) for seed in (1, 2, 2, 2))
+    with torch.no_grad():
+        for p in learner.model.parameters():
+            p.add_(0.1 * torch.randn_like(p))
+    actors = [Actor(policy) for policy in others]
+    way = sent_to(learner, actors)
+    way.wait()
+    load_weights(stored, transfer.packed_weights(learner))
+    for actor, policy in zip(actors, others, strict=True):
+        assert actor.engine.version == 1
+        assert all(torch.equal(a, b) for a, b in zip(policy.model.parameters(), stored.model.parameters(), strict=True))
+    known = parameter_versions(learner.model)
+    changed, _ = next(transfer.trained_weights(learner))
+    with torch.no_grad():
+        learner.model.get_parameter(changed).mul_(2)
+    way.send(actors, 2, known, parameter_versions(learner.model))
+    way.wait()
+    assert 0 < way.sent < 2 * learner.model.get_parameter(changed).nbytes + 128, "what changed, and no more"
+    assert all(torch.equal(p.model.get_parameter(changed), learner.model.get_parameter(changed)) for p in others)
+    way.close()
+
+
+def test_prompts_can_be_prepared_while_weights_are_on_their_way(without_ray):
+    learner, actor, open_ = VLM(TINY, seed=1), Actor(VLM(TINY, seed=2)), threading.Event()
+    actor.pool.submit(open_.wait)
+    way = sent_to(learner, [actor])
+    assert not way._sending.done(), "`send` has returned"
+    open_.set()
+    way.wait()
+    assert actor.engine.version == 1
+    way.close()
+
+
+def test_an_engine_that_was_restarted_gets_all_weights_in_a_new_group_and_is_named_where_it_may_not_be(without_ray):
+    learner, policies = VLM(TINY, seed=1), [VLM(TINY, seed=2) for _ in range(2)]
+    actors = [Actor(policy) for policy in policies]
+    way = sent_to(learner, actors, retries=1)
+    way.wait()
+    actors[1].restart()
+    known = parameter_versions(learner.model)
+    way.send(actors, 2, known, known)  # of which nothing has changed
+    with torch.no_grad():
+        policies[1].model.get_output_embeddings().weight.zero_()
+    way.wait()
+    assert way.sender.generation == 2 and [actor.engine.version for actor in actors] == [2, 2]
+    assert all(torch.equal(a, b) for a, b in zip(policies[1].model.parameters(), learner.model.parameters(), strict=True))
+    way.settings = way.settings.model_copy(update={"retries": 0})
+    actors[1].restart()
+    way.send(actors, 3, {}, known)
+    with pytest.raises(
+        UserError, match=r"^weights of version 3 didn't reach the engines, with compute\.retries = 0: engine 1 died"
+    ):
+        way.wait()
+    assert way.behind()
+    way.close()

@@ -190,7 +190,7 @@ class BroadcastTransfer:
         """Wait until each engine has answered. Raises WeightsLost with the names of those that failed."""
         import ray
 
-        _, pending = ray.wait(list(asked), num_returns=len(asked), timeout=broadcast.PATIENCE_S)
+        _, pending = ray.wait(list(asked), num_returns=len(asked), timeout=broadcast.PATIENCE_S + GRACE_S)
         late = {k for k, one in enumerate(asked) if one in pending}
         for k in late:
             ray.kill(engines[k], no_restart=False)
@@ -208,6 +208,8 @@ class BroadcastTransfer:
         )
 
 
+GRACE_S = 10.0
+"""Seconds beyond `broadcast.PATIENCE_S`, in which engines say that they waited for another one in vain."""
 RESTARTED = "died"
 """What an engine answers that isn't in the group, as it was started again."""
 
