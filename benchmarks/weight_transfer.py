@@ -22,6 +22,7 @@ import torch
 
 from machine import machine
 from mmrl.config.load import parse_config
+from mmrl.config.sections import RunConfig
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.rollout.generate.engines import EngineActors
 from mmrl.rollout.generate.sampling import SamplingParams
@@ -51,12 +52,15 @@ class Peak:
         self.thread.join()
 
 
+def config_of(given: argparse.Namespace, **compute: Any) -> RunConfig:
+    """A run file of the model."""
+    rest = {"tasks": [{"id": "demo/digits"}], "stages": [{"kind": "rl", "steps": 1}]}
+    return parse_config({"name": "weights", "policy": {"model": given.model}, "compute": compute, **rest})
+
+
 def engines(how: str, given: argparse.Namespace, policy: VLM) -> EngineActors:
     """Started ones, that get weights this way."""
-    compute = {"placement": "separate", "engines": given.engines, "weight_transfer": how}
-    stage = {"kind": "rl", "steps": 1}
-    data = {"policy": {"model": given.model}, "tasks": [{"id": "demo/digits"}], "compute": compute, "stages": [stage]}
-    made = EngineActors(parse_config(data), policy)
+    made = EngineActors(config_of(given, placement="separate", engines=given.engines, weight_transfer=how), policy)
     made.ready()
     return made
 
@@ -88,10 +92,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     given = parser.parse_args()
     given.model = f"tiny:qwen2_5_vl:hidden={given.hidden},layers={given.layers}"
-    config = parse_config(
-        {"policy": {"model": given.model}, "tasks": [{"id": "demo/digits"}], "stages": [{"kind": "rl", "steps": 1}]}
-    )
-    policy = VLM(config.policy, device=given.device, seed=0)
+    policy = VLM(config_of(given).policy, device=given.device, seed=0)
     found: dict[str, Any] = {}
     for how in WAYS:
         actors = engines(how, given, policy)

@@ -74,7 +74,7 @@ def test_weights_in_buckets_reach_all_processes_of_vllm(clip, size):
             sent, known = broadcast(learner, generator, sender, size, known)
             groups = generator.generate(inputs, 2, SamplingParams(max_tokens=6, temperature=0.7))
             assert differences(learner, inputs, groups, 0.7).abs().mean() < GAP
-            assert change == "whole" or {name.split(".self_attn.")[0] for name in sent} == {change.split(".self_attn.")[0]}
+            assert change == "whole" or all(".layers.1.self_attn." in name for name in sent), "of the block that it is in"
         assert generator.syncs == 2
     finally:
         sender.close()
