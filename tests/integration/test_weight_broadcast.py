@@ -3,10 +3,13 @@
 import os
 import re
 import signal
+import subprocess
+import sys
 
 import psutil
 import pytest
 
+import clustered
 import runs
 from mmrl.api.errors import UserError
 from mmrl.rollout.generate import broadcast
@@ -109,3 +112,19 @@ def test_one_engine_that_dies_too_often_ends_the_run_with_one_line(tmp_path):
 @pytest.mark.exhaustive
 def test_a_sampler_beside_the_engines_does_the_same_with_broadcast_weights(tmp_path, alone):
     assert apart(tmp_path, placement="hybrid", engines=1) == alone
+
+
+def test_two_learners_that_share_the_weights_broadcast_them_to_an_engine_each(tmp_path, monkeypatch):
+    (tmp_path / "extras.py").write_text(clustered.EXTRAS)
+    (tmp_path / "run.toml").write_text(clustered.RUN)
+    monkeypatch.setenv("MMRL_PLUGIN_FILES", f"{runs.TOY}{os.pathsep}extras.py")
+    base = [sys.executable, "-m", "mmrl", "train", "run.toml"]
+    keys = [f"compute.{key}={value}" for key, value in {**BROADCAST, "learners": 2}.items()]
+    for folder, given in (("alone", []), ("apart", keys)):
+        command = [*base, *(word for key in (f"runs_dir={folder}", *given) for word in ("--set", key))]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
+        assert done.returncode == 0, done.stderr[-3000:]
+    one, two = (clustered.figures(tmp_path / folder / "toy") for folder in ("alone", "apart"))
+    assert len(one) == len(two) == 10
+    for a, b in zip(one, two, strict=True):
+        assert a == pytest.approx(b, abs=1e-5)

@@ -69,7 +69,8 @@ def joined(count, sender=None):
 
 @pytest.fixture
 def impatient(monkeypatch):
-    monkeypatch.setattr(broadcast, "PATIENCE_S", 0.3)
+    """Call it to have little patience from then on."""
+    return lambda seconds=0.3: monkeypatch.setattr(broadcast, "PATIENCE_S", seconds)
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -125,21 +126,25 @@ def test_a_receiver_that_dies_is_noticed_at_once_and_a_new_group_sends_all():
 
 
 def test_a_receiver_that_hangs_is_noticed_at_the_deadline(impatient):
+    impatient(5)  # of gloo's own group, which is left only when its broadcast has failed, too
     sender, _ = joined(1)
+    impatient()
     given = [(f"{n}.w.weight", torch.zeros(2**20)) for n in range(3)]  # more than the sockets hold
-    with pytest.raises(WeightsLost, match=r"Timed out|no broadcast within 0\.3 s"):
+    with pytest.raises(WeightsLost, match=r"no broadcast within 0\.3 s"):
         sender.send(iter(given), lambda load: None, lambda asked: None)
     assert sender.group is None
 
 
-def test_a_load_of_another_generation_is_not_taken():
+def test_a_load_of_another_generation_is_not_taken(impatient):
     sender, receivers = joined(1)
+    impatient()
     with pytest.raises(WeightsLost, match="weights of generation 2 reached a member of generation 1"):
         receivers.groups[0].receive(Load(2, [], 64))
     sender.close()
 
 
 def test_who_never_joins_is_waited_for_until_the_deadline(impatient):
+    impatient()
     sender = WeightSender("127.0.0.1", ROOM, CPU)
     with pytest.raises(WeightsLost, match="join"):
         sender.join(sender.meet(1))

@@ -139,13 +139,12 @@ class WeightSender:
 
     def __init__(self, host: str, room: int, device: torch.device) -> None:
         """host: this machine's address for the receivers. room: bytes of a bucket."""
-        self.host, self.device = host, device
+        self.host, self.room, self.device = host, room, device
         self.generation = 0
         self.sent = 0
         """Bytes of the weights in the last `send`."""
         self.group: Group | None = None
         """None until `join`, and after a fault."""
-        self._buckets = [Bucket(room, device) for _ in range(2)]
         self._store: distributed.TCPStore | None = None
 
     def meet(self, receivers: int) -> Meeting:
@@ -183,7 +182,8 @@ class WeightSender:
         group = self.group
         assert group is not None, "join first"
         self.sent = 0
-        empty, flying = deque(self._buckets), deque[tuple[Bucket, Any, Any]]()
+        empty = deque([Bucket(self.room, self.device) for _ in range(2)])  # made anew, as an update has no use for them
+        flying = deque[tuple[Bucket, Any, Any]]()
 
         def land() -> None:
             bucket, asked, work = flying[0]
@@ -198,8 +198,6 @@ class WeightSender:
                 land()
             return empty.popleft()
 
-        for bucket in self._buckets:
-            bucket.clear()  # of a broadcast that failed
         try:
             for bucket in filled(weights, following):
                 flying.append((bucket, announce(Load(self.generation, bucket.places, bucket.end)), None))
