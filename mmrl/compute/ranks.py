@@ -233,6 +233,7 @@ def process_group(on_gpu: bool = True) -> Iterator[None]:
     for purpose, patience in (
         ("main", COLLECTIVE_TIMEOUT),
         ("ahead", COLLECTIVE_TIMEOUT),
+        ("weights", COLLECTIVE_TIMEOUT),
         ("leaving", datetime.timedelta(seconds=LEAVING_S)),
     ):
         _groups[purpose] = distributed.new_group(backend="gloo", timeout=patience)

@@ -37,6 +37,10 @@ class ComputeConfig(Section):
     """Where completions are sampled: in the learners, in separate processes (Ray actors), or in both."""
     engines: Positive = 1
     """Number of separate sampling processes, for `separate` and `hybrid`."""
+    weight_transfer: Literal["store", "broadcast"] = "store"
+    """How weights reach separate engines. `store`: through Ray's object store, which copies them to the host, so that an engine
+    that dies gets them again at any time; `broadcast`: from the learner's GPU to the engines' by NCCL (on CPUs gloo), in buckets,
+    while prompts are prepared."""
     judges: Count = 0
     """Number of separate judge processes (Ray actors), each with `judge.num_workers` workers, on any machine with free CPUs; 0:
     each learner has its own judge."""

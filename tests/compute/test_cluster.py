@@ -4,6 +4,7 @@ import importlib.util
 import os
 import socket
 import threading
+from pathlib import Path
 
 import pytest
 import torch
@@ -21,8 +22,10 @@ from mmrl.compute.ray import engines_per_rank, spare_gpus
 from mmrl.config.sections import ComputeConfig, LoraConfig, PolicyConfig
 from mmrl.evaluation.results import Evaluation, PromptResult
 from mmrl.policies.vlm.vlm import VLM
-from mmrl.rollout.generate.engines import Engine, load_weights, packed_weights
+from mmrl.rollout.generate.broadcast import WeightsLost
+from mmrl.rollout.generate.engines import Engine, load_weights
 from mmrl.rollout.generate.sampling import SamplingParams
+from mmrl.rollout.generate.transfer import RESTARTED, packed_weights
 from mmrl.train.on_cluster import check_node, learn
 
 
@@ -355,3 +358,102 @@ def test_an_engine_tells_its_sampler_that_the_weights_are_others(monkeypatch):
     assert torch.equal(engine.generate(0, [None], [], 1, sampling, []), before)
     found = engine.generate(1, [packed_weights(learner)], [], 1, sampling, [])
     assert torch.equal(found, learner.model.get_output_embeddings().weight) and not torch.equal(found, before)
+
+
+def test_an_engine_has_a_version_once_all_of_it_has_arrived():
+    class Receiving:
+        def __init__(self):
+            self.fails = False
+
+        def join(self, *given):
+            if self.fails:
+                raise WeightsLost("nobody is there")
+
+        take = took = join
+
+        def generate(self, *asked):
+            return "sampled"
+
+    engine = object.__new__(Engine)
+    engine.receiver = engine.generator = receiver = Receiving()
+    engine.joined, engine.version = False, 1
+
+    def samples(version):
+        return engine.generate(version, (), [], 1, SamplingParams(max_tokens=1, temperature=1.0), []) == "sampled"
+
+    assert samples(1) and not samples(2), "it has no way to get them"
+    assert engine.take(None) == RESTARTED, "it is in no group"
+    assert engine.join(None, 1) == engine.take(None) == "" and not samples(1) and not samples(2), "weights are half written"
+    receiver.fails = True
+    assert engine.took(2) == "failed (nobody is there)" and not samples(2)
+    receiver.fails = False
+    assert engine.took(2) == RESTARTED and not samples(2), "what failed has to join again"
+    assert engine.join(None, 1) == engine.take(None) == engine.took(2) == "" and samples(2)
+
+
+class Actors:
+    """Stand for Ray's actors: `calls` are answered at once."""
+
+    def __init__(self, number, lost_at=()):
+        self.number, self.lost_at, self.asked = number, lost_at, []
+        self.generate = self
+
+    def remote(self, version, references, inputs, group_size, sampling, numbers):
+        self.asked.append(list(numbers))
+        return None if version in self.lost_at else [f"prompt {n} of version {version}" for n in numbers]
+
+
+def broadcasting(monkeypatch, engines, **compute):
+    """The learner's side, whose transfers only count."""
+    from mmrl.rollout.generate import engines as module
+
+    sent = []
+
+    class Counting:
+        references, sent = (), 0
+
+        def __init__(self, settings, policy):
+            self.lost = True
+
+        def behind(self):
+            return self.lost
+
+        def send(self, engines, version, before, now):
+            sent.append((version, not before))
+            self.lost = False
+
+        def wait(self):
+            pass
+
+        def close(self):
+            self.lost = True
+
+    monkeypatch.setattr(module, "BroadcastTransfer", Counting)
+    monkeypatch.setattr(module, "engine_answers", lambda asked, retries: asked)
+    config = runs.toy_config(Path(), compute={"placement": "separate", "weight_transfer": "broadcast", **compute})
+    made = module.EngineActors(config, VLM(TINY, seed=1))
+    made.engines = engines
+    return made, sent
+
+
+def test_prompts_of_an_engine_that_lost_its_weights_go_to_the_others_until_the_next_sync(monkeypatch):
+    engines = [Actors(0), Actors(1, lost_at=[1])]
+    made, sent = broadcasting(monkeypatch, engines)
+    sampling = SamplingParams(max_tokens=1, temperature=1.0)
+    numbers = [3, 5, 7, 9, 11]
+    for version in (1, 2):
+        assert made.generate(range(5), 1, sampling, numbers) == [f"prompt {n} of version {version}" for n in numbers]
+        made.sleep()
+    assert sent == [(1, True), (2, True)], "all weights, in a new group"
+    assert engines[0].asked == [[3, 7, 11], [5, 9], [3, 7, 11]] and engines[1].asked == [[5, 9], [5, 9]]
+    made.wake_up()
+    assert len(sent) == 2, "nothing changed and nobody lost anything"
+
+
+def test_where_no_engine_has_the_weights_left_they_are_sent_again_or_the_run_ends_with_one_line(monkeypatch):
+    sampling = SamplingParams(max_tokens=1, temperature=1.0)
+    made, sent = broadcasting(monkeypatch, [Actors(0, lost_at=[1])])
+    assert made.generate(range(2), 1, sampling) == ["prompt 0 of version 2", "prompt 1 of version 2"] and len(sent) == 2
+    made, sent = broadcasting(monkeypatch, [Actors(0, lost_at=[1])], staleness=1)
+    with pytest.raises(UserError, match=r'^the engines of a learner died while .* go on with --resume; with .*"store"'):
+        made.generate(range(2), 1, sampling)

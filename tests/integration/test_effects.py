@@ -249,6 +249,8 @@ class Ran:
     """The memory of each vLLM that is started."""
     engines: list[Any] = field(default_factory=list)
     """Of the samplers in processes of their own: how many, how often one may die, and what samples beside them."""
+    transfers: list[str] = field(default_factory=list)
+    """Of the samplers in processes of their own: how weights reach them."""
     judges: list[Any] = field(default_factory=list)
     """Of the judges in processes of their own: how many."""
     sandboxes: int = 0
@@ -442,7 +444,9 @@ def watch(m, found):
 
         def __init__(self, config, policy, beside):
             super().__init__(policy, config.generate.batch_size)
-            found.engines.append((config.compute.engines, config.compute.retries, beside is not None))
+            compute = config.compute
+            found.engines.append((compute.engines, compute.retries, beside is not None))
+            found.transfers.append(compute.weight_transfer)
 
     def judges(config, verifiers, on_gpu):
         """Stands for those that are Ray's, which have tests of their own."""
@@ -2009,6 +2013,12 @@ ENTRIES = {
     ),
     "compute.engines": Effect(
         to=3, also={"compute.placement": "separate"}, seen=both(lambda r: r.engines, [(1, 2, False)], [(3, 2, False)]), why="more"
+    ),
+    "compute.weight_transfer": Effect(
+        to="broadcast",
+        also={"compute.placement": "separate"},
+        seen=both(lambda r: r.transfers, ["store"], ["broadcast"]),
+        why="no copy on the host: test_weight_broadcast.py",
     ),
     "compute.retries": Effect(
         to=0,

@@ -117,6 +117,10 @@ REFUSED = {
         {"compute": {"engines": 3}},
         r'compute\.engines = 3, but compute\.placement = "colocated" has no engines: use "separate" or "hybrid"',
     ),
+    "broadcasts to engines that are not there": (
+        {"compute": {"weight_transfer": "broadcast"}},
+        r'compute\.weight_transfer = "broadcast", but compute\.placement = "colocated" has no engines: use "separate"',
+    ),
     "a sampler that isn't vLLM over several GPUs": (
         {"compute": {"tensor_parallel": 2}},
         r"compute\.tensor_parallel = 2 needs vLLM, but compute\.sampler = 'local': use 'vllm'",

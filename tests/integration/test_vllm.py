@@ -21,7 +21,7 @@ OWN = ROOT / ".engines" / "vllm" / "bin" / "python"
         ("qwen2_5_vl", ["test_parity.py", "test_interrupted.py", "test_runs.py"]),
         ("qwen3_vl", ["test_parity.py", "test_interrupted.py"]),
         ("qwen2_vl", ["test_parity.py"]),
-        ("qwen2_5_vl", ["test_apart.py"]),
+        ("qwen2_5_vl", ["test_apart.py", "test_broadcast.py"]),
         ("aya_vision qwen3_5", ["test_families.py"]),
     ],
     ids=lambda of: of if isinstance(of, str) else of[-1].removesuffix(".py"),

@@ -233,15 +233,14 @@ def _read(asked, answers):
 
 
 @pytest.mark.slow
-def test_another_process_reads_the_shared_weights(monkeypatch):
-    monkeypatch.setattr(weights, "LOAD_BYTES", 200)
+def test_another_process_reads_the_shared_weights():
     given = [
         ("a.q.weight", torch.arange(6.0).view(2, 3)),
         ("a.k.weight", torch.tensor([1.5, -2.0], dtype=torch.bfloat16)),
         ("b.up.weight", torch.arange(30)),
         ("c.norm.weight", torch.tensor(3.0)),
     ]
-    shared, context = weights.SharedWeights(torch.device("cpu")), multiprocessing.get_context("spawn")
+    shared, context = weights.SharedWeights(200, torch.device("cpu")), multiprocessing.get_context("spawn")
     asked, answers = context.SimpleQueue(), context.SimpleQueue()
     process = context.Process(target=_read, args=(asked, answers))
     process.start()

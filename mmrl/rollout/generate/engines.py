@@ -1,17 +1,17 @@
 """Samplers in Ray actors, on this machine or anywhere in a cluster, each with its own copy of the policy.
 
-Each call of an engine names the version of the weights to use and their place in Ray's object store. An engine that Ray
-restarted, or that missed a version, loads them before it samples, so engines can't be out of date. A prompt's number fixes its
+Each call of an engine names the version of the weights to use, so engines can't be out of date. One that Ray restarted, or that
+missed a version, reads them from Ray's object store before it samples; if they were broadcast, which leaves no copy, the others
+sample in its place until the next broadcast. A prompt's number fixes its
 random draws, so the completions don't depend on which engine samples them, or how many engines there are.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy
 import torch
 
 from mmrl.api.errors import UserError, shorten
@@ -19,19 +19,17 @@ from mmrl.api.seeds import derive
 from mmrl.compute import ranks
 from mmrl.compute.ray import adopt_environment, engines_per_rank, ray_for, switches
 from mmrl.config.sections import RunConfig
-from mmrl.policies.lora import is_adapter
-from mmrl.policies.shard import full_tensor
+from mmrl.policies.shard import reshard
 from mmrl.policies.vlm.processing import PromptInputs
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.registry import plugins
+from mmrl.rollout.generate.broadcast import Group, Load, Meeting, Receiver
 from mmrl.rollout.generate.decode_graphs import graphs_for
 from mmrl.rollout.generate.local import LocalGenerator
 from mmrl.rollout.generate.sampling import Completion, Generator, SamplingParams
 from mmrl.rollout.generate.snapshot import SnapshotGenerator
-from mmrl.rollout.generate.weights import parameter_versions
-
-Packed = dict[str, tuple[str, tuple[int, ...], numpy.ndarray]]
-"""Name of a weight -> (torch dtype, shape, its bytes): all processes of a node share them in Ray's object store."""
+from mmrl.rollout.generate.transfer import RESTARTED, BroadcastTransfer, Packed, StoreTransfer, Transfer, engine_answers
+from mmrl.rollout.generate.weights import Named, parameter_versions
 
 
 class EngineActors:
@@ -43,15 +41,22 @@ class EngineActors:
         self.batch_size = config.generate.batch_size
         self.engines: list[Any] = []
         """Handles of Ray actors, from `ready` on."""
+        self.transfer: Transfer = StoreTransfer(policy)
+        if config.compute.weight_transfer == "broadcast":
+            self.transfer = BroadcastTransfer(config.compute, policy)
         self.syncs = 0
-        """Number of times that weights were sent."""
-        self.sent = 0
-        """Bytes of the weights that were sent the last time."""
+        """Number of times that weights were sent, which is their version."""
         self._known: dict[str, int] = {}
-        self._weights: Any = None
+        self._outdated: set[int] = set()
+        """The engines that were restarted after the last sync and can't read its weights."""
         self._started = False
         self.awake = False
         """The engines sample with the weights that were sent last."""
+
+    @property
+    def sent(self) -> int:
+        """Bytes of the weights that were sent the last time."""
+        return self.transfer.sent
 
     def ready(self) -> None:
         """Start the engines. Raises UserError if Ray isn't installed or has no room, or an engine can't make its sampler."""
@@ -70,7 +75,7 @@ class EngineActors:
         made = ray.remote(Engine).options(**room, **again)
         given = (self.config, str(torch.device(self.policy.device.type)), os.getcwd(), switches())
         self.engines = [made.remote(*given) for _ in range(own)]
-        self._answers([engine.ready.remote() for engine in self.engines])
+        engine_answers([engine.ready.remote() for engine in self.engines], compute.retries)
 
     def generate(
         self, inputs: Sequence[PromptInputs], group_size: int, sampling: SamplingParams, numbers: Sequence[int] = ()
@@ -78,50 +83,76 @@ class EngineActors:
         """group_size completions of each prompt; prompts are divided equally. See `LocalGenerator.generate`."""
         if not self.awake:
             self.wake_up()
+        self.transfer.wait()
         numbers = numbers or range(len(inputs))
-        parts = len(self.engines) + (self.beside is not None)
-        rows = [range(part, len(inputs), parts) for part in range(parts)]
-        asked = [
-            engine.generate.remote(
-                self.syncs, [self._weights], [inputs[i] for i in own], group_size, sampling, [numbers[i] for i in own]
-            )
-            for engine, own in zip(self.engines, rows, strict=False)
-            if own
-        ]
-        answers: list[list[list[Completion]]] = []
-        if self.beside and rows[-1]:  # while the engines sample theirs
-            answers.append(
-                self.beside.generate([inputs[i] for i in rows[-1]], group_size, sampling, [numbers[i] for i in rows[-1]])
-            )
-        answers = self._answers(asked) + answers
+
+        def ask(engine: Any, own: Sequence[int]) -> Any:
+            prompts, given = [inputs[i] for i in own], [numbers[i] for i in own]
+            return engine.generate.remote(self.syncs, self.transfer.references, prompts, group_size, sampling, given)
+
         found: list[list[Completion]] = [[] for _ in inputs]
-        for own, groups in zip([own for own in rows if own], answers, strict=True):
-            for i, group in zip(own, groups, strict=True):
-                found[i] = group
+        left = list(range(len(inputs)))
+        while left:
+            there = [k for k in range(len(self.engines)) if k not in self._outdated]
+            if not there and self.beside is None:
+                self._send_again()
+                continue
+            parts = len(there) + (self.beside is not None)
+            rows = [left[part::parts] for part in range(parts)]
+            asked = [ask(self.engines[k], own) for k, own in zip(there, rows, strict=False) if own]
+            answers: list[Any] = []
+            if self.beside and (own := rows[-1]):  # while the engines sample theirs
+                answers.append(self.beside.generate([inputs[i] for i in own], group_size, sampling, [numbers[i] for i in own]))
+            answers = engine_answers(asked, self.config.compute.retries) + answers
+            left = []
+            for k, own, groups in zip([*there, None], rows, answers, strict=False):
+                if groups is None:
+                    assert k is not None
+                    self._outdated.add(k)
+                    left += own
+                for i, group in zip(own, groups or (), strict=False):
+                    found[i] = group
         return found
 
-    def sync(self) -> None:
-        """Send the learner's weights if any changed since the last time, once to each node that has engines."""
-        now = parameter_versions(self.policy.model)
-        if now == self._known:
-            return
-        import ray
+    def _send_again(self) -> None:
+        """All engines were restarted in the middle of sampling. Raises UserError if the weights of this version are gone."""
+        if ranks.world_size() > 1 or self.config.compute.staleness:
+            raise UserError(
+                "the engines of a learner died while they sampled, and a broadcast leaves no copy of their weights: go on with "
+                '--resume; with compute.weight_transfer = "store", or more engines, a run survives it'
+            )
+        self.sync()
+        self.transfer.wait()
 
-        packed = packed_weights(self.policy)
-        self.sent = sum(data.nbytes for _, _, data in packed.values())
-        self._weights = ray.put(packed)
-        self._known, self.syncs = now, self.syncs + 1
+    def sync(self) -> None:
+        """Begin to send the learner's weights, if any changed since the last time or an engine has lost them."""
+        if self._outdated:
+            self.transfer.close()
+        behind = self.transfer.behind()
+        if self.policy.root is not None:
+            reshard(self.policy.root)  # gathered weights don't count writes
+        now = parameter_versions(self.policy.model)
+        if now == self._known and not behind:
+            return
+        before = {} if behind else self._known
+        self._known, self.syncs, self._outdated = now, self.syncs + 1, set()
+        self.transfer.send(self.engines, self.syncs, before, now)
 
     def wake_up(self) -> None:
-        """Sample with the learner's present weights until `sleep` or the next call."""
+        """Sample with the learner's present weights until `sleep` or the next call. They may still be on their way: prompts are
+        prepared meanwhile, and `generate` waits for them."""
         self.ready()
+        self.transfer.wait()
         self.sync()
+        if self.beside or self.config.compute.staleness:  # which gather the weights too, or change them
+            self.transfer.wait()
         self.awake = True
         if self.beside:
             self.beside.wake_up()
 
     def sleep(self) -> None:
-        """Engines keep their memory; the sampler in this process frees its own."""
+        """Engines keep their memory; the sampler in this process frees its own. The weights may change after this."""
+        self.transfer.wait()
         self.awake = False
         if self.beside:
             self.beside.sleep()
@@ -135,26 +166,11 @@ class EngineActors:
 
         for engine in self.engines:
             ray.kill(engine)
-        self.engines, self._known, self._weights = [], {}, None
+        self.transfer.close()
+        self.engines, self._known = [], {}
         if self._started:
             ray.shutdown()
             self._started = False
-
-    def _answers(self, asked: Sequence[Any]) -> list[Any]:
-        """The engines' answers. Raises their UserErrors."""
-        import ray
-
-        try:
-            return ray.get(list(asked))
-        except ray.exceptions.RayTaskError as error:
-            if isinstance(error.cause, UserError):
-                raise UserError(str(error.cause)) from None
-            raise
-        except ray.exceptions.RayActorError as error:
-            raise UserError(
-                f"an engine died more often than compute.retries = {self.config.compute.retries} allows "
-                f"({shorten(error)[:200]}): give it more memory or lower generate.batch_size, then go on with --resume"
-            ) from error
 
 
 class Engine:
@@ -166,9 +182,13 @@ class Engine:
         adopt_environment(folder, environment)
         self.config, self.device = config, device
         self.generator: Generator | None = None
+        self.receiver: Receiver
+        """What takes broadcast weights, from `ready` on."""
         self.policy: VLM
+        self.joined = False
+        """It is in the group of a broadcast."""
         self.version = 0
-        """Version of its weights; 0 for those with which the run began."""
+        """Version of its weights; 0 for those with which the run began, and while others arrive."""
 
     def ready(self) -> None:
         """Make the policy and its sampler."""
@@ -183,7 +203,35 @@ class Engine:
         self.policy.model.requires_grad_(False)
         made = make_sampler(self.config, self.policy)
         made.ready()
+        self.receiver = made if isinstance(made, Receiver) else PolicyReceiver(self.policy)
         self.generator = made
+
+    def join(self, meeting: Meeting, rank: int) -> str:
+        """Join the group of a broadcast. rank: in it, of its first process. Returns what failed; empty if nothing did."""
+        return self._tried(lambda: self.receiver.join(meeting, rank), member=True)
+
+    def take(self, load: Load) -> str:
+        """Receive and load the next bucket. Returns what failed, `RESTARTED` if it isn't in the group."""
+        return self._tried(lambda: self.receiver.take(load), member=self.joined)
+
+    def took(self, version: int) -> str:
+        """All buckets have arrived: the weights are of this version from now on. Returns as `take`."""
+        failed = self._tried(lambda: self.receiver.took(), member=self.joined)
+        self.version = 0 if failed else version
+        return failed
+
+    def _tried(self, work: Callable[[], None], member: bool) -> str:
+        self.version = 0
+        if not member:
+            return RESTARTED
+        try:
+            self.ready()
+            work()
+        except RuntimeError as error:
+            self.joined = False
+            return f"failed ({shorten(error)[:200]})"
+        self.joined = True
+        return ""
 
     def generate(
         self,
@@ -193,8 +241,11 @@ class Engine:
         group_size: int,
         sampling: SamplingParams,
         numbers: Sequence[int],
-    ) -> list[list[Completion]]:
-        """version: of the weights to sample with. weights: references in Ray's object store, read only if the version differs."""
+    ) -> list[list[Completion]] | None:
+        """version: of the weights to sample with. weights: their reference in Ray's object store, read only if the version
+        differs. Returns None if it has weights of another version and no reference to these."""
+        if version != self.version and not weights:
+            return None
         self.ready()
         assert self.generator is not None
         if version != self.version:
@@ -204,6 +255,28 @@ class Engine:
             self.generator.wake_up()  # a sampler with its own weights copies the policy's only here
             self.version = version
         return self.generator.generate(inputs, group_size, sampling, numbers)
+
+
+class PolicyReceiver:
+    """Takes broadcast weights into a policy that samples itself."""
+
+    def __init__(self, policy: VLM) -> None:
+        self.policy = policy
+        self.group: Group | None = None
+
+    def join(self, meeting: Meeting, rank: int) -> None:
+        if self.group is not None:
+            self.group.close()
+        self.group = Group(meeting, rank, self.policy.device)
+
+    def take(self, load: Load) -> None:
+        assert self.group is not None
+        copy_into(self.policy, self.group.receive(load))
+        if self.policy.device.type == "cuda":
+            torch.cuda.synchronize(self.policy.device)  # the answer says that they have arrived
+
+    def took(self) -> None:
+        """Nothing to do: nothing of the old weights is kept."""
 
 
 def make_sampler(config: RunConfig, policy: VLM, twin: bool = False) -> Generator:
@@ -219,21 +292,20 @@ def make_sampler(config: RunConfig, policy: VLM, twin: bool = False) -> Generato
     return VllmGenerator(policy, config.compute, config.generate.batch_size, longest)
 
 
-def packed_weights(policy: VLM) -> Packed:
-    """The weights that training may have changed: with LoRA the adapters, else all."""
-    found: Packed = {}
-    for name, parameter in policy.model.named_parameters():
-        if policy.lora and not is_adapter(name):
-            continue
-        value = full_tensor(parameter.detach())
-        data_B = value.contiguous().reshape(-1).view(torch.uint8).cpu().numpy()
-        found[name] = (str(value.dtype).removeprefix("torch."), tuple(value.shape), data_B)
-    return found
-
-
 def load_weights(policy: VLM, packed: Packed) -> None:
-    """Write these weights into a policy's parameters, which raises their version counters."""
+    """Write weights from Ray's object store into a policy's parameters, which raises their version counters."""
+    copy_into(
+        policy,
+        (
+            (name, torch.from_numpy(data_B.copy()).view(getattr(torch, dtype)).view(shape))
+            for name, (dtype, shape, data_B) in packed.items()
+        ),
+    )
+
+
+def copy_into(policy: VLM, weights: Iterable[Named]) -> None:
+    """Write weights into the policy's parameters of these names."""
     own = dict(policy.model.named_parameters())
     with torch.no_grad():
-        for name, (dtype, shape, data_B) in packed.items():
-            own[name].copy_(torch.from_numpy(data_B.copy()).view(getattr(torch, dtype)).view(shape))
+        for name, value in weights:
+            own[name].copy_(value)

@@ -18,11 +18,12 @@ from mmrl.config.sections import ComputeConfig
 from mmrl.policies.shard import reshard
 from mmrl.policies.vlm.processing import PromptInputs
 from mmrl.policies.vlm.vlm import VLM
+from mmrl.rollout.generate.broadcast import Load, Meeting
 from mmrl.rollout.generate.exchange import WeightExchange, taking_turns
 from mmrl.rollout.generate.sampling import Completion, SamplingParams, prompt_seed
 from mmrl.rollout.generate.vllm_engine import preserve_rng_state, start_engine
 from mmrl.rollout.generate.vllm_inputs import VllmInputs
-from mmrl.rollout.generate.weights import Named, SharedWeights, changed_weights, num_bytes, parameter_versions
+from mmrl.rollout.generate.weights import Named, SharedWeights, bucket_room, changed_weights, num_bytes, parameter_versions
 
 
 class VllmGenerator:
@@ -134,19 +135,40 @@ class VllmGenerator:
     def sync(self) -> None:
         """Wake vLLM if it sleeps, copy the learner's weights that changed since the last time, in whole blocks, and clear its
         caches of the old ones."""
-        asleep = self.resting and self.sleeps
         if self.policy.root is not None:
             reshard(self.policy.root)  # gathered weights don't count writes
         known = parameter_versions(self.policy.model)
-        with self._working():
-            if asleep:
-                torch.cuda.empty_cache()  # memory that the learner caches and doesn't use
-                self.engine.wake_up(["weights"])
+        with self._waking():
             if known != self._known:
                 before, self._known = self._known, {}  # until all have arrived
                 self._bring(changed_weights(self.policy.model, before, known))
                 self._known = known
                 self.syncs += 1
+
+    def join(self, meeting: Meeting, rank: int) -> None:
+        """See `mmrl.rollout.generate.broadcast.Receiver`: each of vLLM's workers is a member, in their order."""
+        with self._working():
+            self.engine.collective_rpc("mmrl_join", args=(tuple(meeting), rank))
+
+    def take(self, load: Load) -> None:
+        """See `Receiver`."""
+        with self._waking():
+            self.engine.collective_rpc("mmrl_take", args=(tuple(load),))
+
+    def took(self) -> None:
+        """See `Receiver`."""
+        self.forget()
+        self.syncs += 1
+
+    @contextlib.contextmanager
+    def _waking(self) -> Iterator[None]:
+        """Context in which vLLM's weights are replaced; it is awake afterwards."""
+        asleep = self.resting and self.sleeps
+        with self._working():
+            if asleep:
+                torch.cuda.empty_cache()  # memory that the learner caches and doesn't use
+                self.engine.wake_up(["weights"])
+            yield
             if asleep:
                 self.engine.wake_up(["kv_cache"])
         self.resting = False
@@ -170,7 +192,7 @@ class VllmGenerator:
         if not self._apart:
             self.engine.collective_rpc("mmrl_reload", args=(weights,))
         else:
-            shared = SharedWeights(self.policy.device)
+            shared = SharedWeights(bucket_room(self.policy.model), self.policy.device)
             for places in shared.loads(weights):
                 handles = shared.handles(self.settings.tensor_parallel)
                 self.engine.collective_rpc("mmrl_fetch", args=(handles, places))

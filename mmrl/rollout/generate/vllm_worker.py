@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from vllm.v1.sample.logits_processor import LogitsProcessor
 
+from mmrl.rollout.generate.broadcast import Group, Load, Meeting
 from mmrl.rollout.generate.weights import Named, Place, open_shared
 
 
@@ -31,7 +32,9 @@ class Reloading:
     """Methods that are added to vLLM's worker, for `LLMEngine.collective_rpc`."""
 
     rank: int
+    device: torch.device
     model_runner: Any
+    mmrl_group: Group | None = None
 
     def mmrl_reload(self, weights: Iterable[Named]) -> None:
         """Load weights in place, by transformers' names; of a layer that vLLM fuses, all or none."""
@@ -42,3 +45,16 @@ class Reloading:
         self.mmrl_reload(open_shared(handles[self.rank], places))
         if torch.cuda.is_available():
             torch.cuda.synchronize()  # the learner may write there again
+
+    def mmrl_join(self, meeting: Sequence[Any], first: int) -> None:
+        """Join the group of a broadcast. meeting: of `Meeting`. first: rank there of the first worker."""
+        if self.mmrl_group is not None:
+            self.mmrl_group.close()
+        self.mmrl_group = Group(Meeting(*meeting), first + self.rank, self.device)
+
+    def mmrl_take(self, load: Sequence[Any]) -> None:
+        """Receive the next bucket of a broadcast, and load it in place. load: of `Load`."""
+        assert self.mmrl_group is not None, "join first"
+        self.mmrl_reload(self.mmrl_group.receive(Load(*load)))
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()  # the answer says that they have arrived

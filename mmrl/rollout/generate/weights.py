@@ -1,4 +1,5 @@
-"""Which weights must be sent to a sampler with its own copy, and how another process of this machine reads them.
+"""Which weights must be sent to a sampler with its own copy, the buckets that they are sent in, and how another process of this
+machine reads them.
 
 Weights are sent in blocks: those of all layers that are children of one module, such as q, k, v and o of an attention. Layers
 that vLLM fuses into one lie within a block, because a fused layer can only be loaded as a whole.
@@ -9,7 +10,7 @@ from __future__ import annotations
 import copy
 import pickle
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
@@ -86,47 +87,85 @@ def num_bytes(values: Iterable[torch.Tensor]) -> int:
     return sum(v.numel() * v.element_size() for v in values)
 
 
+class Bucket:
+    """A buffer for whole blocks of weights, one behind the other."""
+
+    def __init__(self, room: int, device: torch.device) -> None:
+        """room: its bytes; only a block that is larger makes it grow."""
+        self.room = room
+        self.buffer_B = torch.empty(room, dtype=torch.uint8, device=device)
+        self.places: list[Place] = []
+        """Of the weights in it."""
+        self.end = 0
+        """Bytes that they take."""
+
+    def clear(self) -> None:
+        """Forget what is in it."""
+        self.places, self.end = [], 0
+
+    def take(self, weights: Sequence[Named]) -> bool:
+        """Write a block behind the others; False if it doesn't fit."""
+        more = sum(_room(value) for _, value in weights)
+        if self.places and self.end + more > self.room:
+            return False
+        if more > len(self.buffer_B):
+            self.buffer_B = torch.empty(more, dtype=torch.uint8, device=self.buffer_B.device)
+        for name, value in weights:
+            self.places.append((name, value.dtype, tuple(value.shape), self.end))
+            _view(self.buffer_B, self.places[-1]).copy_(value)
+            self.end += _room(value)
+        return True
+
+
+def filled(weights: Iterable[Named], following: Callable[[], Bucket]) -> Iterator[Bucket]:
+    """Buckets with these weights in their order, as many blocks in each as fit. following: gives an empty one, each time that one
+    is needed; it may be the last, which was read by then."""
+    bucket: Bucket | None = None
+    for names in _blocks(weights):
+        if bucket is None or not bucket.take(names):
+            if bucket is not None:
+                yield bucket
+            bucket = following()
+            bucket.take(names)
+    if bucket is not None:
+        yield bucket
+
+
+def bucket_room(model: torch.nn.Module) -> int:
+    """Bytes of a bucket for a model's weights: `LOAD_BYTES`, or less if all of them fit in less."""
+    return min(LOAD_BYTES, sum(_room(p) for _, p in model.named_parameters(remove_duplicate=False)))
+
+
 class SharedWeights:
     """A buffer from which other processes of this machine read weights: shared memory, or on a GPU CUDA IPC."""
 
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self.buffer_B = torch.empty(0, dtype=torch.uint8)
+    def __init__(self, room: int, device: torch.device) -> None:
+        """room: see `Bucket`."""
+        self.bucket = Bucket(room, device)
 
     def loads(self, weights: Iterable[Named]) -> Iterator[list[Place]]:
         """Write whole blocks into the buffer, as many at once as fit, and yield their places. Each time overwrites the last."""
-        waiting: list[Named] = []
-        bytes_waiting = 0
-        for names in _blocks(weights):
-            more = sum(_room(value) for _, value in names)
-            if waiting and bytes_waiting + more > LOAD_BYTES:
-                yield self._put(waiting, bytes_waiting)
-                waiting, bytes_waiting = [], 0
-            waiting, bytes_waiting = waiting + names, bytes_waiting + more
-        if waiting:
-            yield self._put(waiting, bytes_waiting)
+        for bucket in filled(weights, self._emptied):
+            if bucket.buffer_B.is_cuda:
+                torch.cuda.synchronize(bucket.buffer_B.device)
+            yield bucket.places
 
     def handles(self, readers: int) -> list[bytes]:
         """Handles with which `open_shared` opens the buffer, one for each reader."""
-        return [bytes(ForkingPickler.dumps(self.buffer_B)) for _ in range(readers)]
+        return [bytes(ForkingPickler.dumps(self.bucket.buffer_B)) for _ in range(readers)]
 
-    def _put(self, weights: Sequence[Named], room: int) -> list[Place]:
-        if room > len(self.buffer_B):
-            self.buffer_B = torch.empty(room, dtype=torch.uint8, device=self.device)
-        places: list[Place] = []
-        first = 0
-        for name, value in weights:
-            places.append((name, value.dtype, tuple(value.shape), first))
-            _view(self.buffer_B, places[-1]).copy_(value)
-            first += _room(value)
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-        return places
+    def _emptied(self) -> Bucket:
+        self.bucket.clear()
+        return self.bucket
 
 
 def open_shared(handle: bytes, places: Sequence[Place]) -> Iterator[Named]:
     """The weights in another process's `SharedWeights`, as views of its buffer."""
-    buffer_B = pickle.loads(handle)
+    return weights_in(pickle.loads(handle), places)
+
+
+def weights_in(buffer_B: torch.Tensor, places: Sequence[Place]) -> Iterator[Named]:
+    """The weights at these places of a buffer, as views of it."""
     return ((place[0], _view(buffer_B, place)) for place in places)
 
 

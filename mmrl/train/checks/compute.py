@@ -28,10 +28,15 @@ def check_compute(config: RunConfig, acts: bool, algorithms: Sequence[Algorithm 
 
 
 def check_unused(compute: ComputeConfig) -> None:
-    """Refuse engines and settings of vLLM where there are none."""
+    """Refuse settings of engines and of vLLM where there are none."""
     if compute.engines > 1 and compute.placement == "colocated":
         raise UserError(
             f'compute.engines = {compute.engines}, but compute.placement = "colocated" has no engines: use "separate" or "hybrid"'
+        )
+    if compute.weight_transfer != "store" and compute.placement == "colocated":
+        raise UserError(
+            f'compute.weight_transfer = "{compute.weight_transfer}", but compute.placement = "colocated" has no engines: use '
+            '"separate" or "hybrid"'
         )
     if compute.tensor_parallel > 1 and compute.sampler != "vllm":
         raise UserError(
