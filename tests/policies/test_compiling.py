@@ -15,7 +15,10 @@ from torch._dynamo.utils import counters
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 import other_families
+import runs
 import vlm_cases as cases
+from mmrl.api.errors import UserError
+from mmrl.config.load import parse_config
 from mmrl.config.sections import LoraConfig, PolicyConfig
 from mmrl.policies import compiling
 from mmrl.policies.batches import Credit
@@ -26,6 +29,7 @@ from mmrl.policies.vlm import attention
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.rollout.generate.local import LocalGenerator
 from mmrl.rollout.generate.sampling import SamplingParams
+from mmrl.train.checks.compute import check_compile
 from mmrl.train.update.pack_conversations import pack
 
 
@@ -159,6 +163,14 @@ def test_layers_keep_their_names_and_forward_passes(compile_by, monkeypatch):
     assert len(failed) == 1 and "forward" not in vars(model[0])
 
 
+def test_a_policy_that_computes_with_weights_of_layers_is_refused():
+    policy, tasks = {"kind": "pi0", "model": "tiny:pi0"}, [{"id": "robotics/pick"}]
+    stages, train = [{"kind": "rl", "steps": 1}], {"compile": True}
+    config = parse_config({"name": "x", "policy": policy, "tasks": tasks, "stages": stages, "train": train})
+    with pytest.raises(UserError, match=r"train\.compile is for policies of kind vlm, reward, vla, not 'pi0': leave it out"):
+        check_compile(config)
+
+
 def test_errors_of_a_layer_are_its_own(compile_by):
     compile_by("traced")
     with told() as warned, compiled_layers([model := Small()]), pytest.raises(ValueError, match="of width 4"):
@@ -233,6 +245,29 @@ def test_other_families(compile_by, family):
         assert close(*both(vlm, batch(vlm, seed, longest=5 + 9 * seed)))
         counted.append(counters["stats"]["unique_graphs"])
     assert counted[-1] == counted[1] <= 40
+
+
+@pytest.mark.slow
+def test_a_whole_run_with_a_reference_and_a_critic_and_its_resume(compile_by, monkeypatch, tmp_path):
+    compile_by("traced")
+    monkeypatch.setenv("MMRL_PLUGIN_FILES", runs.TOY)
+    stage = {"kind": "rl", "steps": 4, "prompts_per_step": 3, "group_size": 4, "optimizer": "sgd", "learning_rate": 0.1}
+    stage |= {"algorithm": "ppo", "critic": {"backbone": "separate"}, "kl_coef": 0.1}
+
+    def config(name, on=True):
+        return runs.toy_config(tmp_path, name, stages=[stage], train={"threads": 1, "compile": on}, checkpoint={"every": 2})
+
+    with told() as warned:
+        plain, whole = runs.run(config("plain", False)), runs.run(config("whole"))
+        with pytest.raises(KeyboardInterrupt):
+            runs.run(config("cut"), progress=runs.Silent(3))
+        assert runs.trajectory(runs.run(config("cut"), resume=True)) == runs.trajectory(whole)
+    assert not warned and counters["stats"]["unique_graphs"] > 2
+    one, two = ([r["metrics"] for r in runs.rows(folder) if r.get("metrics")] for folder in (plain, whole))
+    for a, b in zip(one, two, strict=True):
+        for name in ("loss", "kl", "value_loss", "gradient_norm"):
+            assert b.get(name, 0.0) == pytest.approx(a.get(name, 0.0), rel=1e-3, abs=1e-5), name
+        assert b["logprob_gap"] < 1e-4
 
 
 @pytest.mark.slow
