@@ -1,7 +1,7 @@
 """Whole GRPO steps of a full-size Qwen2.5-VL with random weights on a GPU: tokens per second, seconds by stage, memory, MFU.
 
     python benchmarks/step_gpu.py [--size 3b|7b|tiny] [--prompts 64] [--group 5] [--prompt-tokens 1000] [--tokens 200]
-        [--pixels 512] [--steps 3] [--budget 16384] [--no-checkpointing] [--lora RANK] [--no-profile]
+        [--pixels 512] [--steps 3] [--budget 16384] [--no-checkpointing] [--lora RANK] [--no-profile] [--compile]
 
 Needs no download: the shapes are those of the published configs. A step includes processing the pictures, sampling with the
 embedded sampler, packing, and one update. No completion ends before its limit, so every step has the same work. Tokens per second
@@ -20,7 +20,8 @@ MFU is the floating-point operations that the step's tokens need, divided by tho
 Prompts count once per group, as they are computed once; operations that checkpointing repeats don't count. `mfu_unshared` counts
 prompts once per completion, for comparison with systems that compute them so. `kernels` has the costliest ones of sampling eight
 tokens and of the update on them, after the timed steps. If memory runs out, `--budget` and `--at-once` are halved, twice at most,
-and `error` says so. `--size tiny --device cpu` runs the same code anywhere. Prints one JSON
+and `error` says so. `--compile` adds, after the steps, an update on the last step's rollouts without and with `train.compile`:
+seconds of each, and of the first compiled one, which also compiles. `--size tiny --device cpu` runs the same code anywhere. Prints one JSON
 object."""  # noqa: E501
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ from mmrl.algorithms.presets import load_algorithm
 from mmrl.api.types import Prompt, user_message
 from mmrl.config.sections import RlStage, TrainConfig
 from mmrl.policies.batches import Credit
+from mmrl.policies.compiling import kind_of
+from mmrl.policies.layers import repeated_layers
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.rollout.generate.local import LocalGenerator
 from mmrl.rollout.generate.sampling import SamplingParams
@@ -142,6 +145,21 @@ class Step:
         advantages = torch.randn(len(rollouts), generator=torch.Generator().manual_seed(number))
         return pack(rollouts, Credit(advantages=advantages), self.policy, shared_prefix=True, budget=self.args.budget)
 
+    def compiled(self) -> dict[str, Any]:
+        """Seconds of an update without and with compiled layers, each the second of two. `failures`: of kinds of layers."""
+        batch, found = self.packed(self.sample(self.args.tokens, 0), 0), {}
+        before = self.learner.train
+        for name, on in (("eager", False), ("compiled", True)):
+            self.learner.train = before.model_copy(update={"compile": on})
+            for when in ("first_", ""):
+                _, seconds = clock(self.policy, lambda: self.learner.update([batch], 0))
+                found[f"{when}{name}_s"] = round(seconds, 4)
+                print(f"{when}{name}: {seconds:.3f} s", file=sys.stderr, flush=True)
+        self.learner.train = before
+        kinds = {type(layer) for layer in repeated_layers(self.policy.model)}
+        failures = {kind.__name__: failure for kind in kinds if (failure := kind_of(kind).failure)}
+        return found | {"ratio": round(found["eager_s"] / found["compiled_s"], 3), "failures": failures}
+
     def profile(self, tokens: int = 8) -> dict[str, list[dict[str, Any]]]:
         """The costliest kernels of sampling a few tokens, and of the update on them; as text in the file for profiles."""
         rollouts: list[Any] = []
@@ -215,6 +233,9 @@ def measured(args: argparse.Namespace, found: dict[str, Any]) -> None:
         found |= figures(step, rows[1:] or rows, peak)  # the first one warms up
         keep(found)
     found["warm_up_s"] = {name: round(value, 3) for name, value in rows[0].items()}
+    if args.compile:
+        found["compile"] = step.compiled()
+        keep(found)
     if not args.no_profile:
         try:
             found["kernels"] = step.profile()
@@ -264,6 +285,7 @@ def main() -> None:
     parser.add_argument("--at-once", type=int, default=0, help="completions decoded at once; 0 for all of a step")
     parser.add_argument("--no-checkpointing", action="store_true", help="keep activations instead of recomputing them")
     parser.add_argument("--no-profile", action="store_true", help="leave out the costliest kernels")
+    parser.add_argument("--compile", action="store_true", help="compare updates with and without compiled layers")
     parser.add_argument("--lora", type=int, default=0, help="train adapters of this rank instead of all weights")
     parser.add_argument("--peak", type=float, default=0.0, help="operations per second of the GPU, if not its data sheet's")
     args = parser.parse_args()

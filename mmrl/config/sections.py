@@ -214,6 +214,9 @@ class TrainConfig(Section):
     offload_optimizer: bool = False
     """Keep the optimiser's running means and bfloat16 weights' float32 masters in the host's memory, but for those of the weights
     that are being stepped."""
+    compile: bool = False
+    """Run the layers of an update's models as code that torch compiles in the first steps. What can't be compiled runs as
+    before, after a warning."""
     threads: Annotated[int, Field(ge=0, le=1024)] = 0
     """CPU threads of torch; 0: torch's default."""
 

@@ -16,6 +16,9 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
+from mmrl.policies.compiling import CompiledForward
+from mmrl.policies.layers import repeated_layers, replaced_forwards
+
 
 @contextlib.contextmanager
 def gradient_checkpointing(model: torch.nn.Module, on: bool = True, offload: bool = False) -> Iterator[None]:
@@ -25,26 +28,17 @@ def gradient_checkpointing(model: torch.nn.Module, on: bool = True, offload: boo
     Passes without gradients are unchanged, and so are those with a cache, unless the cache is `repeatable`: it gives a layer that
     is recomputed the same values again.
     """
-    from transformers.modeling_layers import GradientCheckpointingLayer
-
-    layers = [m for m in model.modules() if isinstance(m, GradientCheckpointingLayer)] if on else []
-    before = [vars(layer).get("forward") for layer in layers]
-    for layer in layers:
-        layer.forward = partial(_again, layer.forward, offload)
-    try:
+    layers = repeated_layers(model) if on else []
+    with replaced_forwards(layers, lambda layer: partial(_again, layer.forward, offload)):
         yield
-    finally:
-        for layer, forward in zip(layers, before, strict=True):
-            if forward is None:
-                del layer.forward
-            else:
-                layer.forward = forward
 
 
 def _again(forward: Callable, offload: bool, *args: Any, **kwargs: Any) -> Any:
     caches = [kwargs[k] for k in ("past_key_values", "layer_past") if kwargs.get(k) is not None]
     if not torch.is_grad_enabled() or not all(getattr(cache, "repeatable", False) for cache in caches):
         return forward(*args, **kwargs)
+    if isinstance(forward, CompiledForward):
+        forward = forward.repeatable()
     # nothing in evaluation mode is random; the layout of packed rows is a variable of the context
     again = partial(copy_context().run, partial(forward, **kwargs))
     with saved_tensors_hooks(_to_host, _to_device) if offload else contextlib.nullcontext():

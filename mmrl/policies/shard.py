@@ -19,6 +19,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from mmrl.config.parts import part_of
+from mmrl.policies.layers import repeated_layers
 
 
 class Sharded(nn.Module):
@@ -43,14 +44,9 @@ def shard(model: Any, layered: bool = True) -> Sharded:
     layered: the layers of a transformers language model are gathered one by one; otherwise all weights for a whole pass, as for a
     network that computes with the weights of its layers and doesn't call them. Weights of another dtype than most stay whole on
     every rank, as FSDP gathers one dtype at a time: a small head of float32 on a model of bfloat16."""
-    from transformers.modeling_layers import GradientCheckpointingLayer
-
     mesh = init_device_mesh(next(model.parameters()).device.type, (distributed.get_world_size(),))
-    layers = [
-        module
-        for name, module in model.named_modules()
-        if layered and isinstance(module, GradientCheckpointingLayer) and part_of(name) == "language"
-    ]
+    names = {module: name for name, module in model.named_modules()}
+    layers = [module for module in repeated_layers(model) if layered and part_of(names[module]) == "language"]
     sizes: Counter[torch.dtype] = Counter()
     for parameter in model.parameters():
         sizes[parameter.dtype] += parameter.numel()

@@ -7,6 +7,7 @@ model; a run that several entries compare with is made once.
 import contextlib
 import copy
 import dataclasses
+import functools
 import json
 import os
 import statistics
@@ -39,7 +40,7 @@ from mmrl.api.errors import UserError
 from mmrl.config.load import parse_config
 from mmrl.config.parts import part_of
 from mmrl.config.sections import STAGES, RunConfig
-from mmrl.policies import gradient_checkpointing
+from mmrl.policies import compiling, gradient_checkpointing
 from mmrl.policies.vlm import coordinate_formats, tiny
 from mmrl.rollout.generate.local import LocalGenerator
 from mmrl.rollout.turns import ConversationCollector
@@ -243,6 +244,8 @@ class Ran:
     packs: list[Any] = field(default_factory=list)
     """Of each batch: its rollouts, and how they were packed."""
     decodes: int = 0
+    compiled: set[Any] = field(default_factory=set)
+    """Forward passes of layers."""
     workers: int = 0
     vllm: list[tuple[float, bool, int]] = field(default_factory=list)
     vllm_more: list[tuple[int, dict]] = field(default_factory=list)
@@ -425,6 +428,13 @@ def watch(m, found):
 
     m.setattr(gradient_checkpointing, "_to_host", counted(gradient_checkpointing._to_host))
     m.setattr(Offload, "leave", counted(Offload.leave))
+
+    def traced(forward):  # what inductor makes of it takes a minute
+        found.compiled.add(forward)
+        return torch.compile(forward, dynamic=True, backend="aot_eager")
+
+    m.setattr(compiling, "compiled", traced)
+    m.setattr(compiling, "kind_of", functools.cache(compiling.Kind))
 
     def loaded(*args):
         found.policy = load(*args)
@@ -1970,6 +1980,12 @@ ENTRIES = {
         also=SGD | {"policy.dtype": "bfloat16"},
         seen=lambda a, b: same(a, b) and a.steps == b.steps and b.in_host > a.in_host == 0,
         why="masters have no storage between steps, and the very same result",
+    ),
+    "train.compile": Effect(
+        to=True,
+        also=SGD,
+        seen=lambda a, b: same(a, b) and a.compiled == set() and len(b.compiled) == 2,
+        why="layers of the language model and the vision tower are compiled, and the same result",
     ),
     "train.threads": Effect(
         to=2,

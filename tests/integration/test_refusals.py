@@ -109,6 +109,10 @@ REFUSED = {
         {"compute": {"learners": 2}, "train": {"offload_optimizer": True}},
         r"train\.offload_optimizer doesn't support weights sharded over compute\.learners = 2, which spread the optimiser",
     ),
+    "compiled layers of shared rows": (
+        {"compute": {"learners": 2, "sequence_parallel": 2}, "train": {"compile": True}},
+        r"train\.compile doesn't support rows that compute\.sequence_parallel = 2 learners share: leave one of them out",
+    ),
     "offload without checkpointing": (
         {"train": {"offload_activations": True}},
         r"'train': offload_activations moves what goes into checkpointed layers: set gradient_checkpointing = true",

@@ -24,6 +24,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from mmrl.api.errors import shorten
+from mmrl.policies.compiling import allow_recompilations
 from mmrl.policies.vlm.block_masks import BLOCK, block_mask
 from mmrl.policies.vlm.by_blocks import attention_by_blocks
 from mmrl.policies.vlm.capabilities import Way
@@ -37,8 +38,6 @@ NAMES: Mapping[Way, str] = {"blocks": "mmrl_blocks", "flex": "mmrl_flex"}
 """Way -> its name among transformers' implementations of attention."""
 _SMALL: ContextVar[int] = ContextVar("small", default=0)
 _SINGLE: ContextVar[bool] = ContextVar("single", default=False)
-RECOMPILATIONS = 64
-"""A kernel is compiled for each kind of mask, with and without gradients, and again when sizes turn out to vary."""
 
 
 def ways(setting: str, device: torch.device) -> tuple[Way, ...]:
@@ -75,7 +74,7 @@ def register() -> None:
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
     for way, name in NAMES.items():
-        AttentionInterface.register(name, attention)
+        AttentionInterface.register(name, NOT_COMPILED)
         ALL_MASK_ATTENTION_FUNCTIONS.register(name, functools.partial(mask, way))
 
 
@@ -86,7 +85,7 @@ def share_rows(model: Any) -> str:
     implementation = model.config.get_text_config()._attn_implementation
     if implementation not in (*NAMES.values(), "sdpa"):
         return f'its attention is computed by "{implementation}"'
-    AttentionInterface.register("sdpa", attention)
+    AttentionInterface.register("sdpa", NOT_COMPILED)
     return ""
 
 
@@ -229,6 +228,11 @@ def by_shared_keys(
     return found.reshape(N, 1, H, value.shape[-1])
 
 
+NOT_COMPILED = torch.compiler.disable(attention)
+"""For compiled layers, which stop before it and go on behind it: masks of blocks, teams and Flex Attention's own compiled kernels
+aren't what torch could trace for all sizes at once."""
+
+
 class Kernel:
     """FlexAttention's kernels, and what takes their place."""
 
@@ -238,9 +242,7 @@ class Kernel:
 
     @functools.cached_property
     def compiled(self) -> Callable[..., torch.Tensor]:
-        torch._dynamo.config.recompile_limit = max(RECOMPILATIONS, torch._dynamo.config.recompile_limit)
-        # a backward kernel that doesn't compile says so in the forward pass, where another way can be taken
-        torch._functorch.config.force_non_lazy_backward_lowering = True
+        allow_recompilations()
         # with graph breaks allowed, torch would fall back in silence to scores of all pairs of tokens
         found: Callable[..., torch.Tensor] = torch.compile(flex_attention, fullgraph=True)
         return found

@@ -15,6 +15,7 @@ import torch
 from transformers import DynamicCache
 from transformers.cache_utils import LinearAttentionLayer
 
+from mmrl.policies.layers import repeated_layers
 from mmrl.policies.vlm.packed_rows import Gathers, current_rows
 
 CACHES = ("cache_params", "past_key_values", "past_key_value", "cache")
@@ -75,15 +76,12 @@ def recurrent_kinds(decoder: torch.nn.Module, width: int) -> tuple[str, ...]:
     width: of the hidden states. A part that can't be called with hidden states alone, such as attention that needs rotary
     embeddings, isn't one of them.
     """
-    from transformers.modeling_layers import GradientCheckpointingLayer
-
     found: dict[str, bool] = {}
-    for layer in decoder.modules():
-        if isinstance(layer, GradientCheckpointingLayer):
-            for part in layer.children():
-                kind = type(part).__name__
-                if kind not in found:
-                    found[kind] = _mixes(part, width, {}) and _mixes(part, width, {"attention_mask": "diagonal"})
+    for layer in repeated_layers(decoder):
+        for part in layer.children():
+            kind = type(part).__name__
+            if kind not in found:
+                found[kind] = _mixes(part, width, {}) and _mixes(part, width, {"attention_mask": "diagonal"})
     return tuple(kind for kind, mixes in found.items() if mixes)
 
 
@@ -111,6 +109,7 @@ def _mixes(part: torch.nn.Module, width: int, given: dict[str, Any]) -> bool:
     return float((a[:, -1] - b[:, -1]).abs().max()) > rounding
 
 
+@torch.compiler.disable
 def _forward(own: Callable[..., Any], cache: str, layer: int, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     rows = current_rows()
     if rows is None:

@@ -167,7 +167,7 @@ def speed_up(model: Any) -> None:
     model: the one that has the vision tower."""
     from transformers import AttentionInterface
 
-    AttentionInterface.register(NAME, stacked_attention)
+    AttentionInterface.register(NAME, torch.compiler.disable(stacked_attention))  # it loops over lengths
     tower = model.visual
     tower.config._attn_implementation = NAME
     tower.patch_embed.forward = partial(embed_patches, tower.patch_embed)

@@ -22,6 +22,7 @@ def check_compute(config: RunConfig, acts: bool, algorithms: Sequence[Algorithm 
     check_placement(config, acts)
     check_learners(config)
     check_quantized(config)
+    check_compile(config)
     check_sequence_parallel(config)
     check_staleness(config, acts, algorithms)
     check_interrupt(config, acts)
@@ -141,6 +142,20 @@ def check_quantized(config: RunConfig) -> None:
             'compute.weights = "replicated"'
         )
     check_installed("policy.lora.nf4", "leave it out")
+
+
+def check_compile(config: RunConfig) -> None:
+    """Refuse compiled layers of policies that don't call their layers or weren't tried so."""
+    kinds = ("vlm", "reward", "vla")
+    if not config.train.compile:
+        return
+    if config.policy.kind not in kinds:
+        raise UserError(f"train.compile is for policies of kind {', '.join(kinds)}, not {config.policy.kind!r}: leave it out")
+    if config.compute.sequence_parallel > 1:
+        raise UserError(
+            f"train.compile doesn't support rows that compute.sequence_parallel = {config.compute.sequence_parallel} learners "
+            "share: leave one of them out"
+        )
 
 
 def check_sequence_parallel(config: RunConfig) -> None:

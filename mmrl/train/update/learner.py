@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -18,6 +19,7 @@ from mmrl.api.errors import LimitReached, PluginError, plugin_errors
 from mmrl.compute.ranks import all_reduce_sum, world_size
 from mmrl.config.sections import DistillStage, RlStage, SftStage, TrainConfig, Training
 from mmrl.policies.batches import ActionMicroBatch, Batch, MicroBatch
+from mmrl.policies.compiling import compiled_layers
 from mmrl.policies.critic import Critic
 from mmrl.policies.gradient_checkpointing import gradient_checkpointing
 from mmrl.policies.policy import Policy
@@ -110,6 +112,10 @@ class Learner:
         KL penalty. Returns metrics of the last pass, and the gap between sampler and learner of the first. Stops before a batch
         on which the policy has diverged by more than `stop_kl`.
         """
+        with self._compiled():
+            return self._update(batches, step, kl, demonstrations)
+
+    def _update(self, batches: Dealt, step: int, kl: float, demonstrations: Demonstrations | None) -> dict[str, float]:
         nothing = Batch(micro=(), num_tokens=0, num_rollouts=0, lengths_N=torch.zeros(0, dtype=torch.long), looks=False)
         if demonstrations:
             demonstrations = replace(demonstrations, batch=self._counted(demonstrations.batch))
@@ -270,6 +276,12 @@ class Learner:
                 loss += share.detach()
         return {"imitation/loss": all_reduce_sum(loss).item(), "imitation/weight": gold.weight}
 
+    def _compiled(self) -> AbstractContextManager[None]:
+        """Passes of all models inside run compiled layers, if the run file sets it."""
+        backbone = self.critic.backbone if self.critic else None
+        policies = (self.policy, self.reference and self.reference.copy, backbone, self.teacher)
+        return compiled_layers([policy.model for policy in policies if policy], self.train.compile)
+
     @contextlib.contextmanager
     def _checkpointing(self) -> Iterator[None]:
         """Passes inside use gradient checkpointing, if the run file sets it."""
@@ -326,6 +338,10 @@ class Learner:
     def measure(self, batch: Batch, names: frozenset[str]) -> dict[str, torch.Tensor]:
         """`logprobs`, `entropy`, `reference`, `teacher` and `values` of every trained token of all ranks, [N, T], 0 after a
         rollout's end; with `values` also `bootstrap` [N], the value of each rollout's final state."""
+        with self._compiled():
+            return self._measure(batch, names)
+
+    def _measure(self, batch: Batch, names: frozenset[str]) -> dict[str, torch.Tensor]:
         shape = (len(batch.lengths_N), int(batch.lengths_N.max()) if len(batch.lengths_N) else 0)
         found = {name: torch.zeros(shape, device=self.policy.device) for name in names}
         bootstrap_N = torch.zeros(shape[0], device=self.policy.device)

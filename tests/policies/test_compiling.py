@@ -1,0 +1,281 @@
+"""Compiled layers: the numbers of layers that aren't, for rows of many lengths by the same code, and what happens if it fails.
+
+Everyday tests compile with torch's tracing and its formulas of gradients, but let torch's own operations run what was traced: the
+C++ that inductor makes takes minutes to compile.
+"""
+
+import contextlib
+import functools
+import warnings
+
+import pytest
+import torch
+from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.utils import counters
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+import other_families
+import runs
+import vlm_cases as cases
+from mmrl.api.errors import UserError
+from mmrl.config.load import parse_config
+from mmrl.config.sections import LoraConfig, PolicyConfig
+from mmrl.policies import compiling
+from mmrl.policies.batches import Credit
+from mmrl.policies.compiling import compiled_layers
+from mmrl.policies.gradient_checkpointing import gradient_checkpointing
+from mmrl.policies.layers import repeated_layers
+from mmrl.policies.vlm import attention
+from mmrl.policies.vlm.vlm import VLM
+from mmrl.rollout.generate.local import LocalGenerator
+from mmrl.rollout.generate.sampling import SamplingParams
+from mmrl.train.checks.compute import check_compile
+from mmrl.train.update.pack_conversations import pack
+
+
+def fails(*_):
+    raise RuntimeError("no C compiler\nwas found")
+
+
+BACKENDS = {
+    "traced": "aot_eager",
+    "no code": fails,
+    "no code for gradients": aot_autograd(fw_compiler=lambda graph, _: graph.forward, bw_compiler=fails),
+}
+
+
+@pytest.fixture
+def compile_by(monkeypatch):
+    """Compile with a backend from now on, in this test alone."""
+
+    def use(backend):
+        def compiled(forward):
+            compiling.allow_recompilations()
+            return torch.compile(forward, dynamic=True, backend=BACKENDS[backend])
+
+        torch._dynamo.reset()
+        counters.clear()
+        monkeypatch.setattr(compiling, "compiled", compiled)
+        monkeypatch.setattr(compiling, "kind_of", functools.cache(compiling.Kind))
+
+    return use
+
+
+def batch(vlm, seed=0, longest=9):
+    rollouts = cases.rollouts(vlm, [cases.prompt(1 + seed), cases.prompt(2 + seed)], longest=longest, seed=seed)
+    credit = Credit(advantages=torch.linspace(-1.0, 1.0, 8))
+    return pack(rollouts, credit, vlm, shared_prefix=vlm.family.shares_prefix, budget=10_000)
+
+
+def both(vlm, made, **checkpointed):
+    """(log-probabilities, gradient) of a batch: as they are, and compiled."""
+    found = []
+    for on in (False, True):
+        with compiled_layers([vlm.model], on), gradient_checkpointing(vlm.model, bool(checkpointed), **checkpointed):
+            found.append(cases.logprobs_and_gradient(vlm, made))
+    return found
+
+
+def close(one, two, atol=1e-5):
+    near = all(torch.allclose(a, b, rtol=0, atol=atol) for a, b in zip(one, two, strict=True))
+    return near and one[1].abs().max() > 1e-3
+
+
+def kinds(model):
+    return {type(layer) for layer in repeated_layers(model)}
+
+
+class Small(GradientCheckpointingLayer):
+    """What tests compile in a second."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.linspace(-1.0, 1.0, 16).view(4, 4))
+
+    def forward(self, x, past_key_values=None):
+        if x.shape[-1] != 4:
+            raise ValueError("a layer of width 4")
+        return x + (x @ self.weight).tanh()
+
+
+def passed(model, on, **checkpointed):
+    """(output, gradient of each weight)."""
+    model.zero_grad()
+    with compiled_layers([model], on), gradient_checkpointing(model, bool(checkpointed), **checkpointed):
+        output = model(torch.linspace(-1.0, 1.0, 12).view(3, 4))
+    output.square().sum().backward()
+    return output.detach(), *(p.grad.clone() for p in model.parameters())
+
+
+@contextlib.contextmanager
+def told():
+    """The warnings of mmrl; torch's own are turned off by torch itself, unless all are recorded."""
+    found = []
+    with warnings.catch_warnings(record=True) as everything:
+        warnings.simplefilter("always")
+        yield found
+    found += [str(w.message) for w in everything if "train.compile" in str(w.message)]
+
+
+@pytest.mark.parametrize("backend", ["no code", "no code for gradients"])
+def test_what_cannot_be_compiled_is_told_once_and_runs_as_it_is(compile_by, backend):
+    compile_by(backend)
+    model = torch.nn.Sequential(Small(), Small(), Small())
+    with told() as warned:
+        for _ in range(2):
+            assert all(map(torch.equal, passed(model, False), passed(model, True)))
+    (one,) = warned
+    assert "train.compile: Small can't be compiled" in one and "no C compiler was found" in one
+
+
+def test_a_failure_behind_checkpointed_layers_lets_them_be_computed_again_as_they_were(compile_by, monkeypatch):
+    compile_by("traced")
+    make, calls = compiling.compiled, []
+
+    def compiled(forward):
+        run = make(forward)
+
+        def third_fails(*args, **kwargs):
+            calls.append(1)
+            return fails() if len(calls) == 3 else run(*args, **kwargs)
+
+        return third_fails
+
+    monkeypatch.setattr(compiling, "compiled", compiled)
+    model = torch.nn.Sequential(*(Small() for _ in range(4)))
+    with told() as warned:
+        assert close(passed(model, False, offload=False), passed(model, True, offload=False))
+    assert len(warned) == 1 and len(calls) == 3 + 2, "the two before it are computed again by what was compiled"
+
+
+def test_layers_keep_their_names_and_forward_passes(compile_by, monkeypatch):
+    compile_by("no code")
+    model, failed = torch.nn.Sequential(Small(), Small()), []
+    monkeypatch.setattr(compiling.Kind, "fail", lambda kind, error: failed.append(error))
+    own, names = model[1].forward, list(model.state_dict())
+    model[1].forward = own
+    with pytest.raises(ZeroDivisionError), compiled_layers([model, model]):
+        assert list(model.state_dict()) == names and model[1].forward is own
+        model[0](torch.ones(1, 4), past_key_values="a cache")
+        assert not failed
+        model[0](torch.ones(1, 4))
+        raise ZeroDivisionError
+    assert len(failed) == 1 and "forward" not in vars(model[0])
+
+
+def test_a_policy_that_computes_with_weights_of_layers_is_refused():
+    policy, tasks = {"kind": "pi0", "model": "tiny:pi0"}, [{"id": "robotics/pick"}]
+    stages, train = [{"kind": "rl", "steps": 1}], {"compile": True}
+    config = parse_config({"name": "x", "policy": policy, "tasks": tasks, "stages": stages, "train": train})
+    with pytest.raises(UserError, match=r"train\.compile is for policies of kind vlm, reward, vla, not 'pi0': leave it out"):
+        check_compile(config)
+
+
+def test_errors_of_a_layer_are_its_own(compile_by):
+    compile_by("traced")
+    with told() as warned, compiled_layers([model := Small()]), pytest.raises(ValueError, match="of width 4"):
+        model(torch.ones(1, 5))
+    assert not warned
+
+
+def test_the_same_numbers_for_rows_of_many_lengths_by_the_same_code(compile_by):
+    compile_by("traced")
+    vlm, counted = cases.policy("qwen2_5_vl"), []
+    with told() as warned:
+        for seed in range(4):
+            assert close(*both(vlm, batch(vlm, seed, longest=5 + 9 * seed)))
+            counted.append(counters["stats"]["unique_graphs"])
+    assert not warned and 2 < counted[0] == counted[-1] <= 16
+
+
+@pytest.mark.slow
+def test_the_sampler_is_not_compiled(compile_by):
+    compile_by("no code")
+    vlm = cases.policy("qwen2_5_vl")
+    inputs, sampling = [vlm.encode(cases.prompt(1))], SamplingParams(max_tokens=5, temperature=0.8, seed=3)
+    plain = LocalGenerator(vlm).generate(inputs, 2, sampling)
+    with told() as warned, compiled_layers([vlm.model]):
+        assert LocalGenerator(vlm).generate(inputs, 2, sampling) == plain
+    assert not any("DecoderLayer" in one for one in warned)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("offload", [False, True])
+def test_with_checkpointing(compile_by, offload):
+    compile_by("traced")
+    vlm = cases.policy("qwen3_vl")
+    one, two = both(vlm, batch(vlm), offload=offload)
+    assert close(one, two)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lora", [{}, {"nf4": ["language"]}])
+def test_with_adapters(compile_by, lora):
+    compile_by("traced")
+    if lora:
+        pytest.importorskip("bitsandbytes")
+    vlm = VLM(PolicyConfig(model="tiny:qwen3_vl:hidden=64,layers=2", lora=LoraConfig(rank=4, **lora)))
+    with torch.no_grad():
+        for _, p in vlm.parameters():
+            p.copy_(torch.randn(p.shape, generator=torch.Generator().manual_seed(p.numel())) * 0.1)
+    with told() as warned:
+        for seed in range(3):
+            assert close(*both(vlm, batch(vlm, seed), offload=False))
+            assert close(*both(vlm, batch(vlm, seed)))
+    assert not warned
+
+
+@pytest.mark.slow
+def test_attention_by_blocks(compile_by):
+    compile_by("traced")
+    vlm = cases.policy("qwen2_5_vl")
+    with attention.small_blocks():
+        for seed in range(3):
+            assert close(*both(vlm, batch(vlm, seed)))
+    assert counters["stats"]["unique_graphs"] <= 16
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["llava_onevision", "gemma3", "qwen3_5", "idefics3"])
+def test_other_families(compile_by, family):
+    compile_by("traced")
+    vlm = other_families.policy(family)
+    counted = []
+    for seed in range(3):
+        assert close(*both(vlm, batch(vlm, seed, longest=5 + 9 * seed)))
+        counted.append(counters["stats"]["unique_graphs"])
+    assert counted[-1] == counted[1] <= 40
+
+
+@pytest.mark.slow
+def test_a_whole_run_with_a_reference_and_a_critic_and_its_resume(compile_by, monkeypatch, tmp_path):
+    compile_by("traced")
+    monkeypatch.setenv("MMRL_PLUGIN_FILES", runs.TOY)
+    stage = {"kind": "rl", "steps": 4, "prompts_per_step": 3, "group_size": 4, "optimizer": "sgd", "learning_rate": 0.1}
+    stage |= {"algorithm": "ppo", "critic": {"backbone": "separate"}, "kl_coef": 0.1}
+
+    def config(name, on=True):
+        return runs.toy_config(tmp_path, name, stages=[stage], train={"threads": 1, "compile": on}, checkpoint={"every": 2})
+
+    with told() as warned:
+        plain, whole = runs.run(config("plain", False)), runs.run(config("whole"))
+        with pytest.raises(KeyboardInterrupt):
+            runs.run(config("cut"), progress=runs.Silent(3))
+        assert runs.trajectory(runs.run(config("cut"), resume=True)) == runs.trajectory(whole)
+    assert not warned and counters["stats"]["unique_graphs"] > 2
+    one, two = ([r["metrics"] for r in runs.rows(folder) if r.get("metrics")] for folder in (plain, whole))
+    for a, b in zip(one, two, strict=True):
+        for name in ("loss", "kl", "value_loss", "gradient_norm"):
+            assert b.get(name, 0.0) == pytest.approx(a.get(name, 0.0), rel=1e-3, abs=1e-5), name
+        assert b["logprob_gap"] < 1e-4
+
+
+@pytest.mark.slow
+def test_the_code_that_inductor_makes(monkeypatch):
+    monkeypatch.setattr(compiling, "kind_of", functools.cache(compiling.Kind))
+    torch._dynamo.reset()
+    vlm = VLM(PolicyConfig(model="tiny:qwen2_5_vl:hidden=32,layers=2"))
+    with told() as warned:
+        for seed in range(2):
+            assert close(*both(vlm, batch(vlm, seed)))
+    assert not warned and not any(compiling.kind_of(kind).failure for kind in kinds(vlm.model))
