@@ -32,17 +32,18 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True)
 class SquashedOptions(PolicyOptions):
     dims: Actions = 7
-    """Numbers of an action."""
+    """Numbers of an action; the simulator's."""
     state: Width = 0
     """Numbers of the simulator's state that is read; 0 reads none."""
     base: str = ""
-    """Folder with a frozen policy whose hidden states are read; it is neither trained nor saved."""
+    """Folder with a frozen policy of any kind that acts, whose hidden states it reads: with it, it sees."""
     residual: Correction = 0.0
-    """Largest correction of a number of the base's action; 0: the action is its own."""
+    """The action is the base's likeliest one, and at most this much more or less in each number (ResFiT); 0: an action of its
+    own."""
     noise: Annotated[float, Bounds(low=0, high=2)] = 0.0
-    """Standard deviation of an action around tanh; 0: it is learned, before tanh."""
+    """Standard deviation of an action around tanh, in units of an action, for TD3; 0: it is learned, before tanh."""
     hidden: Sequence[Layer] = (256, 256)
-    """Widths of the perceptron."""
+    """Widths of its hidden layers; `stages.hidden` has those of the critics."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -90,6 +90,36 @@ def test_what_cannot_be_meant(policy, options, message):
     assert error.value.__cause__ is None, "nothing was raised before"
 
 
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        ("squashed", {"noise": -1, "state": 2}, r"^policy\.options\.noise = -1 must be a number from 0 to 2$"),
+        (
+            "squashed",
+            {"residual": 0.2, "state": 2},
+            r"^policy\.options\.residual = 0\.2 corrects a base: set policy\.options\.base$",
+        ),
+        ("squashed", {}, r"^policy\.options\.state = 0 and base is empty"),
+        ("squashed", {"hidden": [], "state": 2}, r"^policy\.options\.hidden = \[\] must be a list of widths"),
+        ("pi0", {"noise_range": [0.2, 0.1]}, r"^policy\.options\.noise_range = .* must be two numbers, the smaller first$"),
+        ("pi0", {"noise_range": [0.2]}, r"^policy\.options\.noise_range = .* must be two numbers, the smaller first$"),
+        ("pi05", {"layout": "transformers"}, r"^policy\.options\.layout = 'transformers' must be one of 'auto', 'lerobot'"),
+        ("vla", {"chunk_sise": 2}, r"^policy 'vla' has no option 'chunk_sise'\. Did you mean 'chunk'\?"),
+        (
+            "robotics/residual",
+            {"scale": 0.0, "base": "a"},
+            r"^policy\.options\.scale = 0\.0 must be a number above 0 and at most 2$",
+        ),
+        ("robotics/residual", {}, r"^policy 'robotics/residual' needs the option 'base': set policy\.options\.base"),
+    ],
+)
+def test_they_are_refused_without_making_a_policy(kind, options, message):
+    """As `mmrl train --dry-run` does, for a model that can't be loaded."""
+    spec = plugins.registry().get("policies", kind)
+    with pytest.raises(UserError, match=message):
+        load.checked_options(PolicyConfig(kind=kind, model="none", options=options), spec)
+
+
 def test_a_policy_without_checks_of_its_own_takes_no_switch_for_a_number(monkeypatch):
     """Python's `True` is a whole number. The types are checked for every policy, before it is loaded and afterwards."""
     made = []

@@ -45,14 +45,15 @@ class StatisticsOptions(PolicyOptions):
     """Options of policies whose numbers may be normalised."""
 
     statistics: str | Mapping[str, Any] = ""
-    """A file with statistics of the data, or a folder with one, see `units.load_statistics`. Empty: those that come with a
+    """What the policy's numbers mean: a file with statistics of the data, or a folder with one. Empty: those that come with a
     published checkpoint, which `none` leaves aside."""
     statistics_key: str = ""
     """Name of the data set, where the file has several."""
     statistics_kind: Literal["", "quantiles", "min-max", "mean-std"] = ""
     """What the file's numbers are, where it has several kinds."""
     gripper: Literal["", "open-high", "close-high", "open-positive", "close-positive"] = ""
-    """What the data's numbers of a gripper mean, see `units.GRIPPERS`."""
+    """What the data's numbers of a gripper mean: 1 and 0 are open and closed (`open-high`, as OpenVLA's) or closed and open
+    (`close-high`), or 1 and -1 are (`open-positive`, `close-positive`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,10 +61,10 @@ class NoiseOptions(PolicyOptions):
     """Options of policies that act by flow matching: the noise of their steps, see `flow.Chains`."""
 
     noise_level: Annotated[float, Bounds(above=0, high=100)] = 0.5  # without noise no action has a likelihood
-    """a in the steps' noise, sigma(t) = a sqrt(t / (1 - t))."""
+    """Noise of the steps: sigma(t) = noise_level sqrt(t / (1 - t))."""
     noisy: Literal["all", "one", "learned"] = "all"
-    """Which steps are noisy and trained: `all`; `one`, drawn for each environment and call, so that an update computes one
-    velocity; `learned`: all, and a network says how much."""
+    """`all`: all steps are noisy and trained; `one`: a single step, drawn for each environment and call, so that an update with 4
+    steps computes a quarter; `learned`: all steps, by noise whose size a network says."""
     noise_range: Sequence[Annotated[float, Bounds(above=0, high=100)]] = (0.08, 0.16)
     """Least and largest standard deviation of learned noise."""
 

@@ -94,35 +94,39 @@ class VLAOptions(StatisticsOptions, PromptOptions):
     """What is unset is as the checkpoint's own files or the model's family say, else as in `DEFAULTS`."""
 
     dims: Actions = 7
-    """Numbers of an action."""
+    """Numbers of an action, as the simulator needs them."""
     chunk: Actions = 1
     """Actions of a call."""
     head: Literal["tokens", "normal", "l1", "flow"] | None = None
-    """What makes actions of hidden states: `tokens` chooses words for them, the others are networks on them. Unset: `tokens`."""
+    """What makes actions: `tokens` of the vocabulary; `normal`: a normal distribution on hidden states; `l1`: OpenVLA-OFT's
+    regression head, with a Laplace distribution around what it predicts; `flow`: a flow from noise to the action, with the
+    likelihood of its noisy steps. Unset: `tokens`."""
     decoding: Literal["parallel", "one-by-one", "oft"] | None = None
     """`parallel`, in slots that see each other; `one-by-one`, tokens that each see those before it; `oft`, in empty slots, one
     for each number, where everything sees everything (Kim, Finn and Liang, OpenVLA-OFT, section 4.1). Unset: `parallel`."""
     bins: Annotated[int, Bounds(low=2, high=1024)] | None = None
     """Tokens for a number of an action. Unset: 256."""
     binning: Literal["uniform", "openvla"] | None = None
-    """Where the bins' edges are, see `ActionTokens`. Unset: `uniform`."""
+    """Where the bins lie; `openvla` is OpenVLA's arithmetic, whose two highest bins are one. Unset: `uniform`."""
     prompt: str = INSTRUCTION
     lower_case: bool | None = None
     """Convert instructions to lower case. Unset: false."""
     cameras: Sequence[str] = ()
     """The simulator's cameras that are looked through, in this order. Empty: the first one."""
     history: Annotated[int, Bounds(low=0, high=64)] = 0
-    """Number of earlier calls whose pictures are seen too, the oldest first."""
+    """Number of earlier calls whose pictures are seen too, the oldest first; before an episode's first call, its first picture
+    stands for them."""
     size: Annotated[int, Bounds(low=0, high=4096)] | None = None
     """Pixels of the sides to which pictures are scaled; 0 leaves them. Unset: 0."""
     crop: Crop | None = None
     """Share of a picture's area around its middle that is kept. Unset: 1."""
     state: Width | None = None
-    """Numbers of the robot's state that is read; 0 reads none. Unset: 0."""
+    """Numbers of the robot's state that is read; 0 reads none. A projector of two layers makes them one token, behind the
+    pictures (OpenVLA) or at the end of the prompt. Unset: 0."""
     flow_steps: Annotated[int, Bounds(low=1, high=1000)] = 4
     """Euler steps of a flow head."""
     spread: Spread | None = None
-    """Spread that a normal or l1 head begins with. Unset: 0.6 and 0.05."""
+    """Initial standard deviation of a `normal` head, initial scale of an `l1` head. Unset: 0.6 and 0.05."""
     scale: Literal["number", "network"] = "number"
     """What the scale of an l1 head is of: a `number` for each number of an action, or a `network` on the hidden states
     (RIPT-VLA)."""

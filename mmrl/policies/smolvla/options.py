@@ -20,7 +20,8 @@ from mmrl.policies.acting.options import (
 @dataclass(frozen=True, kw_only=True)
 class SmolVLAOptions(StatisticsOptions, CameraOptions, PromptOptions, NoiseOptions):
     dims: Actions | None = None
-    """Numbers of an action. Unset: as the checkpoint says, else 7."""
+    """Numbers of an action. Unset: as the checkpoint says, else 7. For a tiny one, and with `--smoke`, it must be said where 7
+    don't fit."""
     chunk: Actions | None = None
     """Actions of a call that are carried out. Unset: the checkpoint's `n_action_steps`; 10 for a tiny one."""
     state: Width | None = None
