@@ -245,7 +245,7 @@ MOVED = {
     "mmrl.targets:building": "mmrl.registry.importing:build_errors",
     "mmrl.targets:calling": "mmrl.api.errors:plugin_errors",
     "mmrl.targets:is_finite": "mmrl.api.errors",
-    "mmrl.targets:misfit": "mmrl.registry.importing:type_mismatch",
+    "mmrl.targets:misfit": "mmrl.api.annotations:type_mismatch",
     "mmrl.targets:one_line": "mmrl.api.errors:shorten",
     "mmrl.targets:suggest": "mmrl.api.errors:did_you_mean",
     "mmrl.tasks": "mmrl.api.tasks.option_checks",

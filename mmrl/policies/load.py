@@ -9,13 +9,14 @@ from typing import Any
 
 import torch
 
+from mmrl.api.annotations import check_types, options_class
 from mmrl.api.errors import PluginError, UserError, plugin_errors
 from mmrl.api.specs import PolicySpec
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.acting.saved_policy import check_same_kind, read_settings
 from mmrl.policies.policy import ON_CLASS, Policy, lacking
 from mmrl.registry import plugins
-from mmrl.registry.importing import FILLED, check_options, check_types, options_class
+from mmrl.registry.importing import FILLED, check_options
 
 
 def make_policy(config: PolicyConfig, **given: Any) -> Policy:

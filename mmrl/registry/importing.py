@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import ast
-import builtins
 import contextlib
 import functools
 import importlib
 import importlib.util
-import inspect
-import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from importlib import metadata
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import SimpleNamespace, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any
 
+from mmrl.api.annotations import check_types, choices_of, is_one_of, parameters_of, type_mismatch
 from mmrl.api.errors import PluginError, UserError, did_you_mean, plugin_errors, shorten
-from mmrl.api.specs import Bounds
 from mmrl.registry import contract
 from mmrl.registry.distributions import DISTRIBUTION, canonical, distribution_with
 
@@ -65,12 +60,6 @@ def build_errors(what: str, target: Callable[..., Any], options: Mapping[str, An
     check_types(f"{what}: ", target, options)
 
 
-def check_types(before: str, target: Callable[..., Any], options: Mapping[str, Any]) -> None:
-    """Raise UserError for an option whose type differs from its annotation. before: begins the message."""
-    if wrong := type_mismatch(target, options):
-        raise UserError(before + wrong)
-
-
 def explain_import(error: BaseException, module: str, dist: str | None = None) -> str:
     """Why importing `module` (of distribution `dist`) failed and what to install; a predicate for the name of what failed."""
     if not isinstance(error, ModuleNotFoundError) or not error.name:
@@ -91,25 +80,6 @@ CURE = "give options = {{{name} = ...}} in a run file, or --set {name}=..."
 
 FILLED = {"policies": ("device", "seed", "source"), "simulators": ("num_envs", "device")}
 """Kind -> keyword arguments of its targets that mmrl gives, and no run file."""
-
-
-def options_class(target: Callable[..., Any]) -> type[Any] | None:
-    """The dataclass of a target's options: its attribute `options_class`, if it takes any keyword arguments; else None. Such a
-    target makes an object of it from the arguments that it doesn't name itself."""
-    found: type[Any] | None = getattr(target, "options_class", None)
-    takes_any = found is not None and any(p.kind is p.VAR_KEYWORD for p in inspect.signature(target).parameters.values())
-    return found if takes_any else None
-
-
-def parameters_of(target: Callable[..., Any]) -> list[inspect.Parameter]:
-    """The parameters of a target, with the fields of its `options_class` in place of `**options`. Raises TypeError or ValueError
-    for one that has no signature."""
-    own = inspect.signature(target).parameters
-    declared = options_class(target)
-    if declared is None:
-        return list(own.values())
-    named = [p for p in own.values() if p.kind is not p.VAR_KEYWORD]
-    return [*named, *(p for p in inspect.signature(declared).parameters.values() if p.name not in own)]
 
 
 def check_options(
@@ -142,120 +112,10 @@ def check_options(
     for p in named:
         if p.default is p.empty and p.name not in options and p.name not in filled:
             raise UserError(f"{what} needs the option {p.name!r}: {cure.format(name=p.name)}; it accepts: {', '.join(accepted)}")
-        choices = _choices(p.annotation)
-        if p.name in options and choices and not _is_one_of(options[p.name], choices):
+        choices = choices_of(p.annotation)
+        if p.name in options and choices and not is_one_of(options[p.name], choices):
             known = ", ".join(repr(c) for c in choices)
             raise UserError(f"{what}: {p.name} = {options[p.name]!r} is not one of {known}")
-
-
-def _choices(annotation: Any) -> tuple[Any, ...]:
-    """The values of `Literal["a", "b"]`, also if the annotation is a string."""
-    if isinstance(annotation, str) and re.fullmatch(r"Literal\[[^\[\]]*\]", annotation):
-        return tuple(ast.literal_eval(annotation.removeprefix("Literal")))
-    return get_args(annotation) if get_origin(annotation) is Literal else ()
-
-
-def _is_one_of(value: Any, choices: Iterable[Any]) -> bool:
-    """Whether a value is a choice. Booleans are not numbers here: `true` is not the choice 1."""
-    return any(value == choice and isinstance(value, bool) == isinstance(choice, bool) for choice in choices)
-
-
-def type_mismatch(target: Callable[..., Any], options: Mapping[str, Any]) -> str:
-    """A message about the first option whose type or range differs from its annotation; empty if there is none."""
-    hints = hints_of(target)
-    name = next((name for name in options if name in hints and not _fits(options[name], hints[name])), None)
-    if name is None:
-        return ""
-    value = options[name]
-    near = did_you_mean(value, _texts(hints[name])) if isinstance(value, str) else ""
-    return f"{name} = {value!r:.60} must be {describe_hint(hints[name])}{'.' if near else ''}{near}"
-
-
-_NAMES: Mapping[Any, tuple[str, str]] = {
-    str: ("a text", "texts"),
-    bool: ("true or false", "true and false"),
-    int: ("a whole number", "whole numbers"),
-    float: ("a number", "numbers"),
-    Mapping: ("a table", "tables"),
-    dict: ("a table", "tables"),
-    Sequence: ("a list", "lists"),
-    list: ("a list", "lists"),
-}
-"""Type of an option -> its singular and plural name in messages. Other types are not checked."""
-
-
-def hints_of(target: Callable[..., Any]) -> Mapping[str, Any]:
-    """Parameter -> type, with its `Bounds`, for the parameters of a target and of its options. Annotations that can't be resolved
-    at run time are left out."""
-    found: dict[str, Any] = {}
-    owners: list[Any] = [target] if callable(target) else []
-    if inspect.isclass(target):
-        owners = [*reversed(inspect.getmro(target)), target.__init__]  # type: ignore[misc]  # subclasses override annotations
-    for owner in owners:
-        known = vars(sys.modules.get(getattr(owner, "__module__", None) or "", builtins))
-        for name, annotation in inspect.get_annotations(owner).items():
-            with contextlib.suppress(NameError, TypeError, AttributeError, SyntaxError):
-                found |= get_type_hints(SimpleNamespace(__annotations__={name: annotation}), dict(known), include_extras=True)
-    if declared := options_class(target):  # the class may have attributes of the same names
-        own = inspect.signature(target).parameters
-        found |= {name: hint for name, hint in hints_of(declared).items() if name not in own}
-    return found
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    """Whether a value has the type and range of an annotation; True for types that are not checked. An integer is a valid
-    float."""
-    origin, inner = get_origin(hint) or hint, get_args(hint)
-    if origin is Annotated:
-        return _fits(value, inner[0]) and (not contract.is_number(value) or all(b.allows(value) for b in _bounds(hint)))
-    if origin in (Union, UnionType):
-        return any(_fits(value, one) for one in inner)
-    if hint is None or hint is type(None):
-        return value is None
-    if origin is Literal:
-        return _is_one_of(value, inner)
-    if origin not in _NAMES:
-        return True
-    if origin in (str, bool):
-        return isinstance(value, origin)
-    if origin in (int, float):
-        return isinstance(value, (int, float) if origin is float else int) and not isinstance(value, bool)
-    if origin in (Mapping, dict):
-        return isinstance(value, Mapping) and (not inner or all(_fits(one, inner[1]) for one in value.values()))
-    return isinstance(value, list | tuple) and (not inner or all(_fits(one, inner[0]) for one in value))
-
-
-def _bounds(hint: Any) -> list[Bounds]:
-    """Those that annotate a type."""
-    return [one for one in getattr(hint, "__metadata__", ()) if isinstance(one, Bounds)]
-
-
-def _texts(hint: Any) -> list[str]:
-    """The texts among the choices of an annotation."""
-    inner = get_args(hint)
-    if get_origin(hint) is Literal:
-        return [one for one in inner if isinstance(one, str)]
-    return [text for one in inner for text in _texts(one)]
-
-
-def has_bounds(hint: Any) -> bool:
-    """Whether there are `Bounds` in an annotation."""
-    return bool(_bounds(hint)) or any(has_bounds(one) for one in get_args(hint))
-
-
-def describe_hint(hint: Any, several: bool = False) -> str:
-    """What a value of an annotation is, such as "a whole number from 1 to 256". several: in the plural."""
-    origin, inner = get_origin(hint) or hint, get_args(hint)
-    if origin is Annotated:
-        limits = [f"of {bound}" if str(bound).startswith("at ") else str(bound) for bound in _bounds(hint)]
-        return " ".join([describe_hint(inner[0], several), *limits])
-    if origin in (Union, UnionType):
-        return " or ".join(dict.fromkeys(describe_hint(one, several) for one in inner if one is not type(None)))
-    if origin is Literal:
-        return "one of " + ", ".join(map(repr, inner))
-    name = _NAMES[origin][several] if origin in _NAMES else ""
-    of = describe_hint(inner[-1], True) if inner and name else ""
-    return f"{name} of {of}" if of else name
 
 
 def _provider(module: str, dists: Iterable[str]) -> str | None:

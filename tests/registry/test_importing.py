@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import pytest
 
 from mmrl import UserError
+from mmrl.api.annotations import parameters_of, type_mismatch
 from mmrl.api.errors import PluginError
 from mmrl.api.specs import Bounds, PolicySpec
-from mmrl.registry.importing import build_errors, check_options, parameters_of, type_mismatch
+from mmrl.registry.importing import build_errors, check_options
 from mmrl.ui.cli.options import options_of
 
 if TYPE_CHECKING:

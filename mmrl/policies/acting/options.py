@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
+from mmrl.api.annotations import check_types
 from mmrl.api.errors import UserError
 from mmrl.api.specs import Bounds
-from mmrl.registry.importing import check_types
 
 NONE = "none"
 """Value of `statistics`: don't use those that come with the model."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from mmrl.api.annotations import parameters_of
 from mmrl.api.errors import UserError
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.acting.saved_policy import check_same_kind
-from mmrl.registry.importing import parameters_of
 
 
 def check_teacher(kind: type[Any], config: PolicyConfig, teacher: str) -> None:

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from mmrl.api.annotations import describe_hint, has_bounds, hints_of, options_class, parameters_of
 from mmrl.api.specs import AlgorithmSpec, Spec
-from mmrl.registry.importing import FILLED, describe_hint, has_bounds, hints_of, options_class, parameters_of
+from mmrl.registry.importing import FILLED
 
 SKIP = {"verifiers": 1, "policies": 1, "families": 2, "stages": 2, "alarms": 1}
 """Kind -> number of leading positional parameters that the engine fills, such as a verifier's case. All positional
