@@ -204,7 +204,7 @@ def test_options_of_an_endpoint_are_checked_where_they_are_declared(options, mes
         AnswerOptions(model="m", **options)
 
 
-def test_what_is_said_of_an_endpoint_reaches_it(monkeypatch):
+def test_what_is_said_of_an_endpoint_reaches_it():
     """Each setting under its own name, and the seconds of a request, which a verifier's own time-out isn't."""
     said = {
         "base_url": "http://there:1/v1",
