@@ -47,7 +47,7 @@ class ChatEndpoint(EndpointSettings):
 
     model: str
     concurrency: Count = 8
-    cache: str | Path | None = None
+    cache: str | Path | None = None  # type: ignore[assignment]  # Python may give a path
     timeout_s: Seconds = 60.0
     """Seconds that one request may take."""
 
