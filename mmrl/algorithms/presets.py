@@ -182,15 +182,8 @@ def check_bounds(where: str, settings: Mapping[str, Any], bounds: Mapping[str, B
             raise UserError(f"{key} = {value!r:.40} must be a number")
         if LARGEST < value < math.inf:
             raise UserError(f"{key} = {value!r:.40} must be at most {LARGEST:g}, or inf")
-        if value == bound.off:
-            continue
-        if bound.above is not None and value <= bound.above:
-            off = "" if bound.off is None else f", or {bound.off:g} to switch it off"
-            raise UserError(f"{key} = {value!r} must be above {bound.above:g}{off}")
-        low, high = -math.inf if bound.low is None else bound.low, math.inf if bound.high is None else bound.high
-        if not low <= value <= high:
-            limits = f"at least {low:g}" if high == math.inf else f"from {low:g} to {high:g}"
-            raise UserError(f"{key} = {value!r} must be {limits}")
+        if not bound.allows(value):
+            raise UserError(f"{key} = {value!r} must be {bound}")
 
 
 def _check_kind(what: str, name: str, value: Any, default: Any) -> None:

@@ -146,7 +146,9 @@ class FamilySpec(Spec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """The allowed range of a number: from `low` to `high`, both included; None means no bound."""
+    """The allowed range of a number: from `low` to `high`, both included; None means no bound. An algorithm's spec has those of
+    its settings; any other target has an option's in its annotation, as in `size: Annotated[int, Bounds(low=1, high=4096)] =
+    64`."""
 
     low: float | None = None
     high: float | None = None
@@ -154,6 +156,22 @@ class Bounds:
     """The number must be larger than this."""
     off: float | None = None
     """A value outside the range that is allowed too: it switches the setting off."""
+
+    def allows(self, value: float) -> bool:
+        """Whether a number is in the range, or switches the setting off. NaN is in no range."""
+        over = (self.low is None or value >= self.low) and (self.above is None or value > self.above)
+        return value == self.off or (over and (self.high is None or value <= self.high))
+
+    def __str__(self) -> str:
+        """The range in words, such as "from 0 to 1" or "above 0"."""
+        most = "" if self.high is None else f"{self.high:g}"
+        if self.above is not None:
+            text = f"above {self.above:g}" + (f" and at most {most}" if most else "")
+        elif self.low is not None:
+            text = f"from {self.low:g} to {most}" if most else f"at least {self.low:g}"
+        else:
+            text = f"at most {most}" if most else "any"
+        return text if self.off is None else f"{text}, or {self.off:g} to switch it off"
 
 
 SURROGATE = "mmrl.algorithms.loss:clipped_surrogate"

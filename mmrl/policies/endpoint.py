@@ -12,6 +12,7 @@ import torch
 from mmrl.api.coordinates import CoordinateFormat, ImageProcessing
 from mmrl.api.endpoints.client import ChatEndpoint
 from mmrl.api.endpoints.messages import ChatEncoder
+from mmrl.api.endpoints.options import EndpointSettings, Seconds
 from mmrl.api.errors import UserError
 from mmrl.api.media.clips import VideoLimits
 from mmrl.api.types import Message, Prompt
@@ -56,11 +57,21 @@ class ChatInputs:
     """Empty: the tokens are the endpoint's."""
 
 
+@dataclass(kw_only=True)
+class PolicyEndpoint(EndpointSettings):
+    """Options of an `EndpointPolicy`."""
+
+    timeout_s: Seconds = 120.0
+    """Seconds that one request may take."""
+
+
 class EndpointPolicy(Policy):
-    """`policy.model` is the name of a model that the endpoint serves; options are those of `ChatEndpoint`."""
+    """`policy.model` is the name of a model that the endpoint serves; options are those of
+    `PolicyEndpoint`."""
 
     collector = "mmrl.rollout.endpoint:endpoint_collector"
     packer = ""
+    options_class = PolicyEndpoint
     longest = 2**31
     """The endpoint refuses conversations that are too long for it."""
     banned: frozenset[int] = frozenset()
@@ -73,31 +84,15 @@ class EndpointPolicy(Policy):
         device: str | torch.device = "cpu",
         seed: int = 0,
         source: Path | None = None,
-        base_url: str = "https://api.openai.com/v1",
-        key_variable: str = "OPENAI_API_KEY",
-        concurrency: int = 16,
-        retries: int = 4,
-        timeout_s: float = 120.0,
-        max_calls: int | None = None,
-        max_total_tokens: int | None = None,
-        cache: str | None = None,
-        extra: Mapping[str, Any] | None = None,
-        omit: Sequence[str] = (),
+        **options: Any,
     ) -> None:
+        own = PolicyEndpoint(**options)
         self.device, self.name, self.model = (
             torch.device("cpu"),
             config.model,
             torch.nn.Module(),
         )  # the weights are the endpoint's
-        limits: dict[str, Any] = {"concurrency": concurrency, "retries": retries, "timeout_s": timeout_s}
-        limits |= {
-            "max_calls": max_calls,
-            "max_total_tokens": max_total_tokens,
-            "cache": cache,
-            "extra": extra or {},
-            "omit": omit,
-        }
-        self.endpoint = ChatEndpoint(model=config.model, base_url=base_url, key_variable=key_variable, **limits)
+        self.endpoint = ChatEndpoint(model=config.model, timeout_s=own.timeout_s, **own.settings())
         self.frame = CoordinateFormat(config.frame) if config.frame else None
         video = config.video
         sizes = {"max_pixels": video.max_pixels, "total_pixels": video.total_pixels}

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from mmrl.api.annotations import check_types, options_class
 from mmrl.api.errors import PluginError, UserError, plugin_errors
 from mmrl.api.specs import PolicySpec
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.acting.saved_policy import check_same_kind, read_settings
 from mmrl.policies.policy import ON_CLASS, Policy, lacking
 from mmrl.registry import plugins
-from mmrl.registry.importing import FILLED, check_options, check_types
+from mmrl.registry.importing import FILLED, check_options
 
 
 def make_policy(config: PolicyConfig, **given: Any) -> Policy:
@@ -24,7 +26,6 @@ def make_policy(config: PolicyConfig, **given: Any) -> Policy:
     kind, options = registry.target(spec), checked_options(config, spec)
     with plugin_errors(f"policy {spec.id!r}"):
         policy: Policy = kind(config, **given, **options)
-    check_types("policy.options.", kind, options)  # afterwards, since a policy's own checks say more
     _refuse_incomplete(spec, lacking(policy))
     return policy
 
@@ -36,7 +37,11 @@ def checked_options(config: PolicyConfig, spec: PolicySpec) -> dict[str, Any]:
     if taken := sorted(name for name in options if name in ("config", *FILLED["policies"])):
         raise UserError(f"policy.options: leave out {', '.join(taken)}: device and seed have keys of their own")
     cure = "set policy.options.{name}"
-    check_options(f"policy {spec.id!r}", plugins.registry().target(spec), options, skip=1, cure=cure, filled=FILLED["policies"])
+    kind = plugins.registry().target(spec)
+    check_types("policy.options.", kind, options)
+    check_options(f"policy {spec.id!r}", kind, options, skip=1, cure=cure, filled=FILLED["policies"])
+    if declared := options_class(kind):
+        declared(**{f.name: options[f.name] for f in fields(declared) if f.name in options})
     return options
 
 

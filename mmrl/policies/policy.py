@@ -24,6 +24,9 @@ class Policy:
 
     A subclass defines `collector`, `packer`, `device`, `model`, `outputs` and `save`; the other members have defaults here. A
     class that doesn't inherit defines all of them.
+
+    A class that takes `**options` may name the dataclass of them as `options_class`, see `mmrl.policies.acting.options`: what is
+    outside its ranges is refused before anything is loaded.
     """
 
     collector: str

@@ -4,20 +4,20 @@ while it learns: the simulator's state, and the hidden states of a frozen policy
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import torch
 
 from mmrl.api.errors import UserError
 from mmrl.api.simulators.types import Observation, TrajectoryData
-from mmrl.api.specs import SimulatorSpec
+from mmrl.api.specs import Bounds, SimulatorSpec
 from mmrl.config.sections import PolicyConfig
-from mmrl.policies.acting import options
 from mmrl.policies.acting.base import ActingPolicy
 from mmrl.policies.acting.guidance import Guidance
 from mmrl.policies.acting.observed import state_of
+from mmrl.policies.acting.options import Actions, Correction, Layer, PolicyOptions, Width
 from mmrl.policies.acting.randomness import CallRandomness
 from mmrl.policies.acting.saved_policy import SETTINGS, read_settings
 from mmrl.policies.actors import NoisyTanh, SquashedNormal
@@ -29,6 +29,32 @@ if TYPE_CHECKING:
     from mmrl.api.interfaces import Simulator
 
 
+@dataclass(frozen=True, kw_only=True)
+class SquashedOptions(PolicyOptions):
+    dims: Actions = 7
+    """Numbers of an action; the simulator's."""
+    state: Width = 0
+    """Numbers of the simulator's state that is read; 0 reads none."""
+    base: str = ""
+    """Folder with a frozen policy of any kind that acts, whose hidden states it reads: with it, it sees."""
+    residual: Correction = 0.0
+    """The action is the base's likeliest one, and at most this much more or less in each number (ResFiT); 0: an action of its
+    own."""
+    noise: Annotated[float, Bounds(low=0, high=2)] = 0.0
+    """Standard deviation of an action around tanh, in units of an action, for TD3; 0: it is learned, before tanh."""
+    hidden: Sequence[Layer] = (256, 256)
+    """Widths of its hidden layers; `stages.hidden` has those of the critics."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.hidden:
+            raise UserError("policy.options.hidden = [] must be a list of widths, such as [256, 256]")
+        if not self.base and not self.state:
+            raise UserError("policy.options.state = 0 and base is empty, so it would see nothing: set one of them")
+        if self.residual and not self.base:
+            raise UserError(f"policy.options.residual = {self.residual:g} corrects a base: set policy.options.base")
+
+
 class Squashed(ActingPolicy):
     """A perceptron whose action is tanh of a normal number (`SquashedNormal`), or with `noise` tanh and fixed noise
     (`NoisyTanh`), of features that nothing trains.
@@ -38,56 +64,31 @@ class Squashed(ActingPolicy):
     from an episode needs no second pass of the base.
     """
 
+    options_class = SquashedOptions
     trained_whole = True
     remembers: ClassVar[bool] = True
     """An off-policy stage can learn it from what a memory keeps."""
     choice_settings = frozenset({"dims", "state", "base", "residual", "noise"})
 
     def __init__(
-        self,
-        config: PolicyConfig,
-        *,
-        device: str | torch.device = "cpu",
-        seed: int = 0,
-        source: Path | None = None,
-        dims: int = 7,
-        state: int = 0,
-        base: str = "",
-        residual: float = 0.0,
-        noise: float = 0.0,
-        hidden: Sequence[int] = (256, 256),
+        self, config: PolicyConfig, *, device: str | torch.device = "cpu", seed: int = 0, source: Path | None = None, **given: Any
     ) -> None:
-        """dims: numbers of an action. state: numbers of the state that is read, 0 for none. base: a folder with a frozen policy
-        whose hidden states are read; it is neither trained nor saved. residual: largest correction of a number of the base's
-        action; 0: the action is its own. noise: standard deviation of an action around tanh; 0: it is learned, before tanh.
-        hidden: widths of the perceptron. Raises UserError for options that don't fit each other."""
-        options.check_integer("dims", dims, 1, 256)
-        options.check_integer("state", state, 0, 100_000)
-        options.check_text("base", base)
-        options.check_number("residual", residual, 0, 2, closed=True)
-        options.check_number("noise", noise, 0, 2, closed=True)
-        if isinstance(hidden, str) or not isinstance(hidden, Sequence) or not hidden:
-            raise UserError(f"policy.options.hidden = {hidden!r:.60} must be a list of widths, such as [256, 256]")
-        for wide in hidden:
-            options.check_integer("hidden", wide, 1, 100_000)
-        if not base and not state:
-            raise UserError("policy.options.state = 0 and base is empty, so it would see nothing: set one of them")
+        own = SquashedOptions(**given)
+        dims, state, base, residual, noise = own.dims, own.state, own.base, own.residual, own.noise
         self.device, self.dims, self.state, self.where = torch.device(device), dims, state, base
-        self.residual, self.noise, self.hidden = float(residual), float(noise), list(hidden)
+        self.residual, self.noise, self.hidden = float(residual), float(noise), list(own.hidden)
         self.base = _base_of(Path(base), config, device, dims, bool(residual)) if base else None
-        if residual and self.base is None:
-            raise UserError(f"policy.options.residual = {residual:g} corrects a base: set policy.options.base")
         self.history = self.base.history if self.base else 0
         self.width = (self.base.width if self.base else 0) + state + (dims if residual else 0)
-        given = source or (Path(config.model) if _check_model(config.model) else None)
+        place = source or (Path(config.model) if _check_model(config.model) else None)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             sizes: dict[str, Any] = {"hidden": self.hidden, "residual": self.residual}
             actor = NoisyTanh(self.width, dims, noise=noise, **sizes) if noise else SquashedNormal(self.width, dims, **sizes)
         self.actor = actor.to(self.device)
         self.model, self.head = self.actor, self.actor  # type: ignore[assignment]  # its methods are called here alone
-        if given:
-            self.load(given)
+        if place:
+            self.load(place)
 
     @staticmethod
     def check(config: PolicyConfig) -> None:

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import ast
-import builtins
 import contextlib
 import functools
 import importlib
 import importlib.util
-import inspect
-import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from importlib import metadata
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import SimpleNamespace, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any
 
+from mmrl.api.annotations import check_types, choices_of, is_one_of, parameters_of, type_mismatch
 from mmrl.api.errors import PluginError, UserError, did_you_mean, plugin_errors, shorten
 from mmrl.registry import contract
 from mmrl.registry.distributions import DISTRIBUTION, canonical, distribution_with
@@ -64,12 +60,6 @@ def build_errors(what: str, target: Callable[..., Any], options: Mapping[str, An
     check_types(f"{what}: ", target, options)
 
 
-def check_types(before: str, target: Callable[..., Any], options: Mapping[str, Any]) -> None:
-    """Raise UserError for an option whose type differs from its annotation. before: begins the message."""
-    if wrong := type_mismatch(target, options):
-        raise UserError(before + wrong)
-
-
 def explain_import(error: BaseException, module: str, dist: str | None = None) -> str:
     """Why importing `module` (of distribution `dist`) failed and what to install; a predicate for the name of what failed."""
     if not isinstance(error, ModuleNotFoundError) or not error.name:
@@ -103,7 +93,7 @@ def check_options(
     """Raise UserError unless `target` can be called with these keyword arguments after `skip` positional ones. filled: names of
     further keyword arguments, which mmrl gives."""
     try:
-        parameters = list(inspect.signature(target).parameters.values())[skip:]
+        parameters = parameters_of(target)[skip:]
     except (TypeError, ValueError) as error:
         raise PluginError(f"{what}: its target must be a class or a function with named parameters: {shorten(error)}") from None
     named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
@@ -122,88 +112,10 @@ def check_options(
     for p in named:
         if p.default is p.empty and p.name not in options and p.name not in filled:
             raise UserError(f"{what} needs the option {p.name!r}: {cure.format(name=p.name)}; it accepts: {', '.join(accepted)}")
-        choices = _choices(p.annotation)
-        if p.name in options and choices and not _is_one_of(options[p.name], choices):
+        choices = choices_of(p.annotation)
+        if p.name in options and choices and not is_one_of(options[p.name], choices):
             known = ", ".join(repr(c) for c in choices)
             raise UserError(f"{what}: {p.name} = {options[p.name]!r} is not one of {known}")
-
-
-def _choices(annotation: Any) -> tuple[Any, ...]:
-    """The values of `Literal["a", "b"]`, also if the annotation is a string."""
-    if isinstance(annotation, str) and re.fullmatch(r"Literal\[[^\[\]]*\]", annotation):
-        return tuple(ast.literal_eval(annotation.removeprefix("Literal")))
-    return get_args(annotation) if get_origin(annotation) is Literal else ()
-
-
-def _is_one_of(value: Any, choices: Iterable[Any]) -> bool:
-    """Whether a value is a choice. Booleans are not numbers here: `true` is not the choice 1."""
-    return any(value == choice and isinstance(value, bool) == isinstance(choice, bool) for choice in choices)
-
-
-def type_mismatch(target: Callable[..., Any], options: Mapping[str, Any]) -> str:
-    """A message about the first option whose type differs from its annotation; empty if there is none."""
-    hints = _hints(target)
-    wrong = (name for name in options if name in hints and not _fits(options[name], hints[name]))
-    return next((f"{name} = {options[name]!r:.60} must be {_called(hints[name])}" for name in wrong), "")
-
-
-_NAMES: Mapping[Any, tuple[str, str]] = {
-    str: ("a text", "texts"),
-    bool: ("true or false", "true and false"),
-    int: ("a whole number", "whole numbers"),
-    float: ("a number", "numbers"),
-    Mapping: ("a table", "tables"),
-    dict: ("a table", "tables"),
-    Sequence: ("a list", "lists"),
-    list: ("a list", "lists"),
-}
-"""Type of an option -> its singular and plural name in messages. Other types are not checked."""
-
-
-def _hints(target: Callable[..., Any]) -> Mapping[str, Any]:
-    """Parameter -> type, for a target's parameters. Annotations that can't be resolved at run time are left out."""
-    found: dict[str, Any] = {}
-    owners: list[Any] = [target]
-    if inspect.isclass(target):
-        owners = [*reversed(inspect.getmro(target)), target.__init__]  # type: ignore[misc]  # subclasses override annotations
-    for owner in owners:
-        known = vars(sys.modules.get(getattr(owner, "__module__", None) or "", builtins))
-        for name, annotation in inspect.get_annotations(owner).items():
-            with contextlib.suppress(NameError, TypeError, AttributeError, SyntaxError):
-                found |= get_type_hints(SimpleNamespace(__annotations__={name: annotation}), dict(known))
-    return found
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    """Whether a value has the type of an annotation; True for types that are not checked. An integer is a valid float."""
-    origin, inner = get_origin(hint) or hint, get_args(hint)
-    if origin in (Union, UnionType):
-        return any(_fits(value, one) for one in inner)
-    if hint is None or hint is type(None):
-        return value is None
-    if origin is Literal:
-        return _is_one_of(value, inner)
-    if origin not in _NAMES:
-        return True
-    if origin in (str, bool):
-        return isinstance(value, origin)
-    if origin in (int, float):
-        return isinstance(value, (int, float) if origin is float else int) and not isinstance(value, bool)
-    if origin in (Mapping, dict):
-        return isinstance(value, Mapping) and (not inner or all(_fits(one, inner[1]) for one in value.values()))
-    return isinstance(value, list | tuple) and (not inner or all(_fits(one, inner[0]) for one in value))
-
-
-def _called(hint: Any, several: bool = False) -> str:
-    """The name of a type in messages."""
-    origin, inner = get_origin(hint) or hint, get_args(hint)
-    if origin in (Union, UnionType):
-        return " or ".join(dict.fromkeys(_called(one, several) for one in inner if one is not type(None)))
-    if origin is Literal:
-        return "one of " + ", ".join(map(repr, inner))
-    name = _NAMES[origin][several] if origin in _NAMES else ""
-    of = _called(inner[-1], True) if inner and name else ""
-    return f"{name} of {of}" if of else name
 
 
 def _provider(module: str, dists: Iterable[str]) -> str | None:

@@ -19,6 +19,7 @@ import pluggy
 
 import mmrl
 from mmrl.api import hooks as hookspecs
+from mmrl.api.annotations import check_types
 from mmrl.api.errors import PluginError, UserError, did_you_mean, plugin_errors, shorten
 from mmrl.api.interfaces import Simulator, Task
 from mmrl.api.sampling import SamplingRule
@@ -28,7 +29,7 @@ from mmrl.api.specs import Spec, TaskSpec, VerifierSpec
 from mmrl.registry import builtin, contract
 from mmrl.registry.contract import CORE, KINDS, SINGULAR
 from mmrl.registry.distributions import DISTRIBUTION, GROUP, canonical, distribution_of
-from mmrl.registry.importing import FILLED, build_errors, check_options, check_types, explain_import, import_file, load_target
+from mmrl.registry.importing import FILLED, build_errors, check_options, explain_import, import_file, load_target
 from mmrl.registry.plugin_info import PluginInfo
 
 

@@ -10,7 +10,9 @@ from PIL import Image
 
 from mmrl.api.endpoints.answers import Answer, NoAnswer, read_reply
 from mmrl.api.endpoints.client import ChatEndpoint, Question
+from mmrl.api.endpoints.judges import judge_endpoint
 from mmrl.api.endpoints.messages import ChatEncoder
+from mmrl.api.endpoints.options import AnswerOptions
 from mmrl.api.errors import UserError
 from mmrl.api.media.images import load_image
 from mmrl.api.types import user_message
@@ -179,3 +181,41 @@ def test_counts_of_the_reply_are_not_believed_blindly():
     assert read_reply(json.dumps(strange).encode()) == (Answer(text="x", finished=True, num_tokens=0), 0)
     with pytest.raises(NoAnswer):
         read_reply(b"[" * 100_000)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"concurrency": 0}, "concurrency = 0 must be a whole number of at least 1"),
+        ({"retries": -1}, "retries = -1 must be a whole number of at least 0"),
+        ({"max_calls": 1.5}, "max_calls = 1.5 must be a whole number of at least 1"),
+        ({"request_timeout_s": 0}, "request_timeout_s = 0 must be a number above 0 and at most 86400"),
+        ({"max_tokens": True}, "max_tokens = True must be a whole number of at least 1"),
+        ({"temperature": -0.1}, "temperature = -0.1 must be a number of at least 0"),
+        ({"extra": "x"}, "extra = 'x' must be a table"),
+        (
+            {"key_variable": "HOME"},
+            "key_variable = 'HOME': a verifier gets OPENAI_API_KEY and MMRL_JUDGE_KEY alone: use one of them",
+        ),
+    ],
+)
+def test_options_of_an_endpoint_are_checked_where_they_are_declared(options, message):
+    with pytest.raises(UserError, match=f"^{message}$"):
+        AnswerOptions(model="m", **options)
+
+
+def test_what_is_said_of_an_endpoint_reaches_it():
+    """Each setting under its own name, and the seconds of a request, which a verifier's own time-out isn't."""
+    said = {
+        "base_url": "http://there:1/v1",
+        "concurrency": 3,
+        "retries": 2,
+        "max_calls": 5,
+        "max_total_tokens": 7,
+        "omit": ["seed"],
+    }
+    said |= {"extra": {"top_k": 5}, "key_variable": "MMRL_JUDGE_KEY", "cache": None}
+    made = judge_endpoint(AnswerOptions(model="m", request_timeout_s=9, max_tokens=4, **said))
+    assert made is not None and (made.model, made.timeout_s) == ("m", 9)
+    assert {name: getattr(made, name) for name in said} == said
+    assert judge_endpoint(AnswerOptions(model="tiny")) is None

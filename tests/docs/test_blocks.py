@@ -58,7 +58,7 @@ def test_python_runs(block, tmp_path, monkeypatch):
         pytest.importorskip("mmrl_browser")
         pytest.skip("plays in a browser: sims/browser/tests does the same")
     monkeypatch.chdir(tmp_path)
-    exec(compile(block.body, block.at, "exec"), {"__name__": "page"})
+    exec(compile(block.body, block.at, "exec", dont_inherit=True), {"__name__": "page"})
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,8 @@ import mmrl.testing
 PAGES = [docs_code.ROOT / "docs" / "examples.md", *sorted((docs_code.ROOT / "docs" / "examples").glob("*.md"))]
 PROCESS = "changes the process that calls it, so an example would change the tests' own"
 CHANNEL = "a part of `EnvironmentProcesses` or `ChatEndpoint`, whose example runs it"
+OPTIONS = "mmrl reads by it what a plugin only declares"
+READ = ("choices_of", "describe_hint", "has_bounds", "hints_of", "is_one_of", "options_class", "parameters_of", "type_mismatch")
 WITHOUT = {
     "mmrl.api.endpoints.requests.LimitedStream": CHANNEL,
     "mmrl.api.endpoints.requests.LimitedTransport": CHANNEL,
@@ -36,6 +38,7 @@ WITHOUT = {
     "mmrl.api.processes.system_calls.forbid": PROCESS,
     "mmrl.api.simulators.processes.child.receive": CHANNEL,
     "mmrl.api.simulators.processes.child.send": CHANNEL,
+    **dict.fromkeys((f"mmrl.api.annotations.{name}" for name in READ), OPTIONS),
     "mmrl.api.simulators.processes.child.serve": CHANNEL,
     "mmrl.api.simulators.processes.process.Process": CHANNEL,
 }

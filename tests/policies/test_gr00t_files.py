@@ -112,10 +112,10 @@ REFUSED = {
         r"cameras = top, and the embodiment 'arm' looks through image, wrist_image: name one for each",
     ),
     "noise": ({"noise_level": 0.0}, r"noise_level = 0\.0 must be a number above 0"),
-    "noisy": ({"noisy": "some"}, r"noisy = 'some' is unknown: choose one of all, one"),
+    "noisy": ({"noisy": "some"}, r"noisy = 'some' must be one of 'all', 'one', 'learned'"),
     "statistics": ({"statistics": {"a": 1}}, r"policy\.options\.statistics = .* must be a text"),
     "no-file": ({"statistics_kind": "min-max"}, r"statistics_kind = 'min-max' says what statistics mean, and .* names none"),
-    "convention": ({"gripper": "wide"}, r"policy\.options\.gripper = 'wide' is unknown"),
+    "convention": ({"gripper": "wide"}, r"policy\.options\.gripper = 'wide' must be one of"),
 }
 
 

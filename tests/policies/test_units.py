@@ -228,7 +228,7 @@ def test_files_that_are_not_there(tmp_path):
 def test_policies_and_simulators_that_do_not_fit(tmp_path):
     with pytest.raises(UserError, match=r"are of actions of 7 numbers, and policy.options.dims = 4: make them equal"):
         Small(PolicyConfig(model="mlp"), dims=4, state=3, statistics=openvla(tmp_path, a=ACTION))
-    with pytest.raises(UserError, match="gripper = 'up' is unknown: choose one of open-high"):
+    with pytest.raises(UserError, match="gripper = 'up' must be one of '', 'open-high'"):
         policy(tmp_path, gripper="up")
     with pytest.raises(
         UserError, match=r"gripper = 'open-high' says what statistics mean, and policy.options.statistics names none"

@@ -296,11 +296,11 @@ def test_cropping_and_scaling():
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"head": "rnn"}, "policy.options.head = 'rnn' is unknown: choose one of tokens, normal, l1, flow"),
-        ({"decoding": "beam"}, "policy.options.decoding = 'beam' is unknown"),
-        ({"binning": "log"}, "policy.options.binning = 'log' is unknown"),
+        ({"head": "rnn"}, "policy.options.head = 'rnn' must be one of 'tokens', 'normal', 'l1', 'flow'"),
+        ({"decoding": "beam"}, "policy.options.decoding = 'beam' must be one of 'parallel', "),
+        ({"binning": "log"}, "policy.options.binning = 'log' must be one of 'uniform', "),
         ({"prompt": "go"}, r"policy.options.prompt = 'go' must contain \{instruction\}"),
-        ({"crop": 0.0}, "policy.options.crop = 0.0 must be a share"),
+        ({"crop": 0.0}, "policy.options.crop = 0.0 must be a number from 0.1 to 1"),
         ({"dims": 0}, "policy.options.dims = 0 must be a whole number from 1 to 256"),
         ({"chunk": "two"}, "policy.options.chunk = 'two' must be a whole number"),
         ({"bins": 1000}, "policy.options.bins = 1000: the vocabulary has 512 ids: give fewer bins"),

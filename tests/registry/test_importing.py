@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import pytest
 
 from mmrl import UserError
+from mmrl.api.annotations import parameters_of, type_mismatch
 from mmrl.api.errors import PluginError
-from mmrl.registry.importing import build_errors, check_options, type_mismatch
+from mmrl.api.specs import Bounds, PolicySpec
+from mmrl.registry.importing import build_errors, check_options
+from mmrl.ui.cli.options import options_of
 
 if TYPE_CHECKING:
     from nowhere import Nothing
@@ -136,3 +139,79 @@ def test_what_a_target_refuses_itself_comes_first():
         assert not isinstance(found.value, PluginError)
     with pytest.raises(PluginError, match=r"task 'a/b', made with {'text': 'a'}, raised TypeError: of its own making"):
         built({"text": "a"}, TypeError("of its own making"))
+
+
+Share = Annotated[float, Bounds(low=0, high=1)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declared:
+    share: Share = 0.5
+    """What is taken."""
+    widths: Sequence[Annotated[int, Bounds(low=1)]] = (8,)
+    limit: Annotated[float, Bounds(above=0, high=9)] | None = None
+    way: Literal["up", "down"] = "up"
+
+
+class Target:
+    """share: of the class itself, and of another type."""
+
+    options_class = Declared
+    share: str = ""
+
+    def __init__(self, config, *, device="cpu", own: Annotated[int, Bounds(high=3)] = 1, **options: Any) -> None: ...
+
+
+class Narrow(Target):
+    def __init__(self, config, *, device="cpu", share: str = "") -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("options", "wrong"),
+    [
+        *(({"share": value}, "") for value in (0, 1, 0.5)),
+        *(({"share": value}, f"share = {value} must be a number from 0 to 1") for value in (-0.1, 1.1, float("nan"), True)),
+        ({"share": "a"}, "share = 'a' must be a number from 0 to 1"),
+        ({"widths": [1, 0]}, "widths = [1, 0] must be a list of whole numbers of at least 1"),
+        ({"widths": [1, 2.0]}, "widths = [1, 2.0] must be a list of whole numbers of at least 1"),
+        ({"widths": []}, ""),
+        ({"limit": 0}, "limit = 0 must be a number above 0 and at most 9"),
+        ({"limit": 10}, "limit = 10 must be a number above 0 and at most 9"),
+        *(({"limit": value}, "") for value in (None, 9, 0.1)),
+        ({"own": 4}, "own = 4 must be a whole number of at most 3"),
+        ({"way": "dwon"}, "way = 'dwon' must be one of 'up', 'down'. Did you mean 'down'?"),
+        ({"way": 3}, "way = 3 must be one of 'up', 'down'"),
+    ],
+)
+def test_ranges_are_read_from_annotations(options, wrong):
+    assert type_mismatch(Target, options) == wrong
+
+
+def test_declared_options_stand_for_any_keyword_arguments_alone():
+    assert [p.name for p in parameters_of(Target)] == ["config", "device", "own", "share", "widths", "limit", "way"]
+    assert [p.name for p in parameters_of(Narrow)] == ["config", "device", "share"]
+    assert type_mismatch(Narrow, {"share": "a", "limit": 10}) == "", "it takes no declared options"
+    with pytest.raises(UserError, match=r"^policy 'a/b' has no option 'shrae'\. Did you mean 'share'\?"):
+        check_options("policy 'a/b'", Target, {"shrae": 1}, skip=1, filled=("device",))
+
+
+def test_declared_options_are_described():
+    shown = {o.name: o for o in options_of("policies", PolicySpec(id="a/b", target="a:b"), Target)}
+    assert (shown["share"].type, shown["share"].default) == ("number from 0 to 1", 0.5)
+    assert shown["widths"].type == "list of whole numbers of at least 1" and shown["own"].type == "whole number of at most 3"
+    assert "device" not in shown and "config" not in shown
+
+
+@pytest.mark.parametrize(
+    ("bounds", "text", "inside", "outside"),
+    [
+        (Bounds(low=0, high=1), "from 0 to 1", (0, 1), (-1e-9, 1.1)),
+        (Bounds(low=2), "at least 2", (2, float("inf")), (1.9,)),
+        (Bounds(high=2), "at most 2", (2, -5), (2.1,)),
+        (Bounds(above=1, off=0), "above 1, or 0 to switch it off", (0, 1.1), (1, -1)),
+        (Bounds(above=0, high=3), "above 0 and at most 3", (3,), (0, 3.1, float("nan"))),
+    ],
+)
+def test_bounds_hold_what_they_say(bounds, text, inside, outside):
+    assert str(bounds) == text
+    assert all(map(bounds.allows, inside)) and not any(map(bounds.allows, outside))

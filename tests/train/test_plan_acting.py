@@ -140,7 +140,7 @@ def test_a_step_of_pa_rl_looks_at_candidates_where_transitions_end():
 def test_other_kinds_that_act_are_refused():
     with pytest.raises(UserError, match=r'supports only policy.kind = "vlm" and "vla", not .pi0.'):
         find_shapes(PolicyConfig(model="tiny:pi0", kind="pi0"))
-    for options, why in (({"dims": "7"}, "dims = '7' must be a whole number"), ({"cameras": "front"}, "must be a list of names")):
+    for options, why in (({"dims": "7"}, "dims = '7' must be a whole number"), ({"cameras": "front"}, "must be a list of texts")):
         with pytest.raises(UserError, match=why):
             find_shapes(PolicyConfig(model="tiny:openvla", kind="vla", options=options))
     with pytest.raises(UserError, match="only the Qwen-VL families"):

@@ -19,7 +19,8 @@ from urllib.parse import urlsplit
 
 from mmrl.api.endpoints.answers import Answer, NoAnswer, read_reply
 from mmrl.api.endpoints.cache import AnswerCache
-from mmrl.api.errors import UserError, is_finite
+from mmrl.api.endpoints.options import Count, EndpointSettings, Seconds
+from mmrl.api.errors import UserError
 
 if TYPE_CHECKING:
     import openai
@@ -38,32 +39,17 @@ class Question:
 
 
 @dataclass(kw_only=True)
-class ChatEndpoint:
+class ChatEndpoint(EndpointSettings):
     """An endpoint and a model that it serves. Questions of one call are asked concurrently; calls may come from several threads.
 
     Raises UserError for settings that can't work, and if the package `openai` is missing.
     """
 
     model: str
-    base_url: str = "https://api.openai.com/v1"
-    key_variable: str = "OPENAI_API_KEY"
-    """Environment variable with the key. An address with http:// needs none."""
-    concurrency: int = 8
-    """Largest number of questions that are asked at once."""
-    retries: int = 4
-    """How often a question is asked again after an error that may pass."""
-    timeout_s: float = 60.0
+    concurrency: Count = 8
+    cache: str | Path | None = None  # type: ignore[assignment]  # Python may give a path
+    timeout_s: Seconds = 60.0
     """Seconds that one request may take."""
-    max_calls: int | None = None
-    """Number of questions after which no more are asked; None for no limit. Cached answers don't count."""
-    max_total_tokens: int | None = None
-    """Number of tokens, of questions and answers, after which no more are asked. It can be passed by the questions under way."""
-    cache: str | Path | None = None
-    """Folder in which answers are kept, by the content of their question; None keeps none."""
-    extra: Mapping[str, Any] = field(default_factory=dict)
-    """Further fields of a request's body, such as {"chat_template_kwargs": {...}}."""
-    omit: Sequence[str] = ()
-    """Fields that this endpoint refuses, such as `temperature`."""
 
     calls: int = field(default=0, init=False)
     """Questions that were asked so far, cached ones not counted."""
@@ -71,20 +57,13 @@ class ChatEndpoint:
     """Tokens used so far, as the endpoint counts them."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         parts = urlsplit(self.base_url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise UserError(f"base_url = {self.base_url!r:.100} is no address: write one such as http://localhost:8000/v1")
         self.host = parts.netloc.rpartition("@")[2]
         if not self.model:
             raise UserError("the endpoint's model has no name: set model to one that it serves")
-        for name in ("concurrency", "max_calls", "max_total_tokens"):
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise UserError(f"{name} = {value!r:.60} must be a whole number from 1")
-        if isinstance(self.retries, bool) or not isinstance(self.retries, int) or self.retries < 0:
-            raise UserError(f"retries = {self.retries!r:.60} must be a whole number from 0")
-        if not is_finite(self.timeout_s) or self.timeout_s <= 0:
-            raise UserError(f"timeout_s = {self.timeout_s!r:.60} must be a number above 0")
         try:
             import openai  # noqa: F401
         except ImportError as error:

@@ -6,21 +6,18 @@ Time runs from noise at 1 to actions at 0. n calls, M times in each, `...` the d
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 
-from mmrl.api.errors import UserError
-from mmrl.policies.acting import options
+from mmrl.policies.acting.options import NoiseOptions
 from mmrl.policies.acting.randomness import CallRandomness
 
 Velocity = Callable[[torch.Tensor, torch.Tensor], torch.Tensor | tuple[torch.Tensor, torch.Tensor]]
 """(x [n, M, ...], times [n, M]) -> float32 [n, M, ...]: the velocity at each x, which doesn't depend on the others. Where the
 noise is learned, the standard deviations of the steps are a second tensor of this shape."""
-
-NOISY = ("all", "one", "learned")
 
 PLACES = 4
 """Times between noise and action at which the loss of a demonstration is computed."""
@@ -135,16 +132,10 @@ class Chains:
         return x - drift * delta, (sigma * math.sqrt(delta)).expand_as(x)
 
 
-def chains(
-    steps: int, noise_level: float, noisy: str, noise_range: Sequence[float], kind: type[Chains] = Chains, **others: Any
-) -> Chains:
-    """Chains of a policy's options. Raises UserError for values out of range."""
-    options.check_integer("steps", steps, 1, 256)
-    if noisy not in NOISY:
-        raise UserError(f"policy.options.noisy = {noisy!r} is unknown: choose one of {', '.join(NOISY)}")
-    options.check_number("noise_level", noise_level, 0, 100)  # without noise no action has a likelihood
-    options.check_range("noise_range", noise_range, 0, 100)
-    return kind(steps=steps, noise_level=noise_level, noisy=noisy, noise_range=tuple(noise_range), **others)  # type: ignore[arg-type]
+def chains(noise: NoiseOptions, steps: int, kind: type[Chains] = Chains, **others: Any) -> Chains:
+    """Chains of a policy's options. others: further fields of `kind`."""
+    ends = (noise.noise_range[0], noise.noise_range[1])
+    return kind(steps=steps, noise_level=noise.noise_level, noisy=noise.noisy, noise_range=ends, **others)
 
 
 def normal(x: torch.Tensor, mean: torch.Tensor, std: Any) -> torch.Tensor:

@@ -10,9 +10,9 @@ import torch
 from mmrl.api.errors import UserError
 from mmrl.api.simulators.types import Observation, TrajectoryData
 from mmrl.api.specs import ActionSpec
-from mmrl.policies.acting import options
 from mmrl.policies.acting.observed import state_of
-from mmrl.policies.acting.units import Normalizer, Statistics, Units, check_gripper, check_range, load_statistics, simulator_units
+from mmrl.policies.acting.options import StatisticsOptions
+from mmrl.policies.acting.units import Normalizer, Statistics, Units, check_range, load_statistics, simulator_units
 from mmrl.policies.policy import Policy
 
 Begun = TrajectoryData | Observation
@@ -36,14 +36,10 @@ class NormalisedPolicy(Policy):
         """Statistics of the policy's actions; None if its numbers are the simulator's."""
         return None if self.statistics is None else self.statistics.action
 
-    def use_statistics(self, given: str | Mapping[str, Any], key: str, kind: str, gripper: str) -> None:
-        """Read the statistics by which the policy's numbers are normalised, if any are given. given: see `units.load_statistics`.
-        Raises UserError for statistics that don't fit the policy."""
-        if not isinstance(given, str | Mapping):
-            raise UserError(f"policy.options.statistics = {given!r:.60} must be a file or a folder with one")
-        for option, value in (("statistics_key", key), ("statistics_kind", kind), ("gripper", gripper)):
-            options.check_text(option, value)
-        check_gripper(gripper)
+    def use_statistics(self, given: str | Mapping[str, Any], options: StatisticsOptions) -> None:
+        """Read the statistics by which the policy's numbers are normalised, if any are given. given: the option, or those of a
+        checkpoint; see `units.load_statistics`. Raises UserError for statistics that don't fit the policy."""
+        key, kind, gripper = options.statistics_key, options.statistics_kind, options.gripper
         if not given:
             for option, value in (("statistics_key", key), ("statistics_kind", kind), ("gripper", gripper)):
                 if value:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 from pathlib import Path
 from typing import Any
 
+from mmrl.api.annotations import parameters_of
 from mmrl.api.errors import UserError
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.acting.saved_policy import check_same_kind
@@ -15,8 +15,7 @@ def check_teacher(kind: type[Any], config: PolicyConfig, teacher: str) -> None:
     """Raise UserError if a saved teacher can't score the choices of a policy of this class. Loads nothing: terms that neither the
     run file nor a folder gives are checked by `ActingPolicy.refuse_teacher`."""
     taught = check_same_kind(Path(teacher), config.kind)
-    parameters = inspect.signature(kind).parameters.values()
-    ways = {p.name: p.default for p in parameters if p.default is not p.empty}
+    ways = {p.name: p.default for p in parameters_of(kind) if p.default is not p.empty}
     ways |= check_same_kind(Path(config.model), config.kind) | dict(config.options)
     for name in sorted(kind.choice_settings):
         there = config.options.get(name, taught.get(name)) if name in kind.free else taught.get(name)

@@ -156,11 +156,6 @@ def load_statistics(given: str | Mapping[str, Any], key: str = "", kind: str = "
     )
 
 
-def check_gripper(convention: str) -> None:
-    if convention and convention not in GRIPPERS:
-        raise UserError(f"policy.options.gripper = {convention!r} is unknown: choose one of {', '.join(GRIPPERS)}")
-
-
 def check_range(action: Normalizer, gripper: int, convention: str) -> None:
     """Raise UserError if the data's range (0 to 1, or -1 to 1) is not the convention's. Means and deviations are not checked."""
     if action.kind == "mean-std":

@@ -28,7 +28,7 @@ from mmrl.policies.acting.heads import Flow, Head, Laplace, Normal, StateProject
 from mmrl.policies.acting.randomness import CallRandomness, several
 from mmrl.policies.acting.saved_policy import SETTINGS
 from mmrl.policies.acting.seeing import Inputs, Seeing
-from mmrl.policies.acting.vla_options import DEFAULTS, INSTRUCTION, SCALES, SPREADS, given, published
+from mmrl.policies.acting.vla_options import DEFAULTS, SPREADS, VLAOptions, published
 from mmrl.policies.batches import ActionMicroBatch
 from mmrl.policies.openvla import components
 from mmrl.policies.vlm.embedding import embeddings_replaced
@@ -44,67 +44,32 @@ class VLA(ActingPolicy):
     """A `VLM` with actions. `policy.model` is a VLM's checkpoint, or a folder that this class saved."""
 
     layered = True
+    options_class = VLAOptions
     free = frozenset({"cameras", "flow_steps"})
     choice_settings = frozenset({"dims", "chunk", "head", "bins", "binning", "flow_steps"})
 
     def __init__(
-        self,
-        config: PolicyConfig,
-        *,
-        device: str | torch.device = "cpu",
-        seed: int = 0,
-        source: Path | None = None,
-        dims: int = 7,
-        chunk: int = 1,
-        head: str | None = None,
-        decoding: str | None = None,
-        bins: int | None = None,
-        binning: str | None = None,
-        prompt: str = INSTRUCTION,
-        lower_case: bool | None = None,
-        cameras: Sequence[str] = (),
-        history: int = 0,
-        size: int | None = None,
-        crop: float | None = None,
-        state: int | None = None,
-        flow_steps: int = 4,
-        spread: float | None = None,
-        scale: str = "number",
-        statistics: str | Mapping[str, Any] = "",
-        statistics_key: str = "",
-        statistics_kind: str = "",
-        gripper: str = "",
+        self, config: PolicyConfig, *, device: str | torch.device = "cpu", seed: int = 0, source: Path | None = None, **given: Any
     ) -> None:
-        """dims: numbers of an action. chunk: actions of a call. head: tokens, normal, l1 or flow. decoding: `parallel`, in slots
-        that see each other; `one-by-one`, tokens that each see those before it; `oft`, in empty slots, one for each number, where
-        everything sees everything (Kim, Finn and Liang, OpenVLA-OFT, section 4.1). bins, binning: see `ActionTokens`. prompt: the
-        text, with {instruction} in it. lower_case: convert instructions. cameras: the first one when empty. history: number of
-        earlier calls whose pictures are seen too, the oldest first. size: pixels that pictures are scaled to, 0 leaves them.
-        crop: the share of a picture's area around its middle that is kept. state: numbers of the robot's state that is read, 0
-        for none. flow_steps: Euler steps of a flow head. spread: that of a normal or l1 head at the beginning. scale: of an l1
-        head, a `number` for each number of an action, or a `network` on the hidden states (RIPT-VLA). statistics,
-        statistics_key, statistics_kind, gripper: normalisation of its numbers, see `units.load_statistics`; when statistics is
-        empty, those that come with an OpenVLA checkpoint, with "none" none of them. Options that are None: `DEFAULTS`, or those
-        of the model's family or of the checkpoint's own files."""
-        asked: dict[str, Any] = {"head": head, "decoding": decoding, "bins": bins, "binning": binning, "lower_case": lower_case}
-        asked |= {"size": size, "crop": crop, "state": state, "spread": spread}
-        vla_options.check(prompt, dims, chunk, cameras, history, flow_steps, scale, DEFAULTS | given(asked))
-        self.dims, self.chunk, self.lora, self.history = dims, chunk, config.lora, history
-        beside = published(config, statistics)
-        way = DEFAULTS | beside.options | given(asked)
-        self.use_statistics(beside.statistics, statistics_key, statistics_kind, gripper)
+        own = VLAOptions(**given)
+        dims, chunk, asked = own.dims, own.chunk, own.asked()
+        self.dims, self.chunk, self.lora, self.history = dims, chunk, config.lora, own.history
+        beside = published(config, own.statistics)
+        way = DEFAULTS | beside.options | asked
+        self.use_statistics(beside.statistics, own)
         self.check_state_statistics(way["state"], needed=True)
         beside.check(way, dims)
         dense = config.model_copy(update={"attn_implementation": config.dense_attention})  # its rows have masks of their own
         self.vlm = VLM(dense, device=device, seed=seed, source=source)
         self.device, self.family = self.vlm.device, _acting_family(self.vlm)
-        way = DEFAULTS | self.family.acting() | beside.options | given(asked)
-        self.head_kind, self.decoding, self.state, self.flow_steps = way["head"], way["decoding"], way["state"], flow_steps
+        way = DEFAULTS | self.family.acting() | beside.options | asked
+        self.head_kind, self.decoding, self.state, self.flow_steps = way["head"], way["decoding"], way["state"], own.flow_steps
         if self.head_kind != "tokens" and self.decoding == "one-by-one":
             self.decoding = "parallel"  # OpenVLA's default is for its tokens
         look = {name: way[name] for name in ("size", "crop", "lower_case")}
-        self.seeing = Seeing(self.vlm, self.family, cameras=cameras, text=prompt, state=self.state > 0, history=history, **look)
-        self.scale = vla_options.scale_of(self.head_kind, scale)
+        look |= {"cameras": own.cameras, "text": own.prompt, "history": own.history}
+        self.seeing = Seeing(self.vlm, self.family, state=self.state > 0, **look)
+        self.scale = vla_options.scale_of(self.head_kind, own.scale)
         self.tokens = ActionTokens(bins=way["bins"], kind=way["binning"])
         each = self.head_kind == "tokens" or self.decoding == "oft"  # a slot for each number of an action
         self.slots = dims * chunk if each else chunk
@@ -158,7 +123,7 @@ class VLA(ActingPolicy):
             found["decoding"] = self.decoding
         if self.head_kind == "tokens":
             found |= {"bins": self.tokens.bins, "binning": self.tokens.kind}
-        if self.scale != SCALES[0]:
+        if self.scale != "number":
             found["scale"] = self.scale
         if isinstance(self.head, Flow):
             found["flow_steps"] = self.head.steps

@@ -1,24 +1,22 @@
-"""Options of vision-language-action models: their defaults, their checks, and what comes with a checkpoint of OpenVLA."""
+"""Options of vision-language-action models: their defaults, and what comes with a checkpoint of OpenVLA."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from mmrl.api.errors import UserError
+from mmrl.api.specs import Bounds
 from mmrl.config.sections import PolicyConfig
-from mmrl.policies.acting import options
-from mmrl.policies.acting.options import NONE
+from mmrl.policies.acting.options import NONE, Actions, Crop, PromptOptions, Spread, StatisticsOptions, Width
 from mmrl.policies.acting.saved_policy import SETTINGS
 from mmrl.policies.acting.units import load_statistics
 from mmrl.policies.lora import adapter_chain
 from mmrl.policies.openvla.components import Components, check_components, components_of
 from mmrl.policies.openvla.reading import is_openvla, statistics_file
 
-HEADS = ("tokens", "normal", "l1", "flow")
-DECODING = ("parallel", "one-by-one", "oft")
 INSTRUCTION = "What action should the robot take to {instruction}?"
 DEFAULTS: dict[str, Any] = {
     "head": "tokens",
@@ -30,8 +28,7 @@ DEFAULTS: dict[str, Any] = {
     "crop": 1.0,
     "state": 0,
 }
-SCALES = ("number", "network")
-"""What the scale of an `l1` head is of."""
+"""Of options that are unset, where neither the model's family nor the checkpoint's own files say otherwise."""
 SPREADS = {"normal": 0.6, "l1": 0.05}
 """Spread that a head begins with; that of `l1` is RIPT-VLA's, exp(-3)."""
 
@@ -85,49 +82,62 @@ def check_files(config: PolicyConfig) -> None:
     own, statistics = config.options, config.options.get("statistics", "")
     if config.model.startswith("tiny:") or not Path(adapter_chain(config.model)[1]).is_dir():
         return
-    if not isinstance(statistics, str | Mapping):
-        return  # the policy says what it must be
     found = published(config, statistics)
-    way = DEFAULTS | found.options | given(own)
+    way = DEFAULTS | found.options | {name: value for name, value in own.items() if value is not None}
     if found.statistics:
         load_statistics(found.statistics, own.get("statistics_key", ""), own.get("statistics_kind", ""))
     found.check(way, own.get("dims", 7))
 
 
-def given(asked: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in asked.items() if value is not None}
+@dataclass(frozen=True, kw_only=True)
+class VLAOptions(StatisticsOptions, PromptOptions):
+    """What is unset is as the checkpoint's own files or the model's family say, else as in `DEFAULTS`."""
+
+    dims: Actions = 7
+    """Numbers of an action, as the simulator needs them."""
+    chunk: Actions = 1
+    """Actions of a call."""
+    head: Literal["tokens", "normal", "l1", "flow"] | None = None
+    """What makes actions: `tokens` of the vocabulary; `normal`: a normal distribution on hidden states; `l1`: OpenVLA-OFT's
+    regression head, with a Laplace distribution around what it predicts; `flow`: a flow from noise to the action, with the
+    likelihood of its noisy steps. Unset: `tokens`."""
+    decoding: Literal["parallel", "one-by-one", "oft"] | None = None
+    """`parallel`, in slots that see each other; `one-by-one`, tokens that each see those before it; `oft`, in empty slots, one
+    for each number, where everything sees everything (Kim, Finn and Liang, OpenVLA-OFT, section 4.1). Unset: `parallel`."""
+    bins: Annotated[int, Bounds(low=2, high=1024)] | None = None
+    """Tokens for a number of an action. Unset: 256."""
+    binning: Literal["uniform", "openvla"] | None = None
+    """Where the bins lie; `openvla` is OpenVLA's arithmetic, whose two highest bins are one. Unset: `uniform`."""
+    prompt: str = INSTRUCTION
+    lower_case: bool | None = None
+    """Convert instructions to lower case. Unset: false."""
+    cameras: Sequence[str] = ()
+    """The simulator's cameras that are looked through, in this order. Empty: the first one."""
+    history: Annotated[int, Bounds(low=0, high=64)] = 0
+    """Number of earlier calls whose pictures are seen too, the oldest first; before an episode's first call, its first picture
+    stands for them."""
+    size: Annotated[int, Bounds(low=0, high=4096)] | None = None
+    """Pixels of the sides to which pictures are scaled; 0 leaves them. Unset: 0."""
+    crop: Crop | None = None
+    """Share of a picture's area around its middle that is kept. Unset: 1."""
+    state: Width | None = None
+    """Numbers of the robot's state that is read; 0 reads none. A projector of two layers makes them one token, behind the
+    pictures (OpenVLA) or at the end of the prompt. Unset: 0."""
+    flow_steps: Annotated[int, Bounds(low=1, high=1000)] = 4
+    """Euler steps of a flow head."""
+    spread: Spread | None = None
+    """Initial standard deviation of a `normal` head, initial scale of an `l1` head. Unset: 0.6 and 0.05."""
+    scale: Literal["number", "network"] = "number"
+    """What the scale of an l1 head is of: a `number` for each number of an action, or a `network` on the hidden states
+    (RIPT-VLA)."""
+
+    def asked(self) -> dict[str, Any]:
+        """Those of `DEFAULTS` and `spread` that are set."""
+        return {name: value for name in (*DEFAULTS, "spread") if (value := getattr(self, name)) is not None}
 
 
 def scale_of(head: str, scale: str) -> str:
     """What the scale of a head is of. Raises UserError for a head that has none."""
-    if scale != SCALES[0] and head != "l1":
+    if scale != "number" and head != "l1":
         raise UserError(f'policy.options.scale = "{scale}" is of an l1 head, and policy.options.head = "{head}"')
     return scale
-
-
-def check(
-    prompt: str, dims: int, chunk: int, cameras: Sequence[str], history: int, flow_steps: int, scale: str, way: Mapping[str, Any]
-) -> None:
-    """Raise UserError for an option that can't be meant."""
-    way = {**way, "scale": scale}
-    for name, known in (
-        ("scale", SCALES),
-        ("head", HEADS),
-        ("decoding", DECODING),
-        ("binning", ("uniform", "openvla")),
-        ("lower_case", (True, False)),
-    ):
-        if way[name] not in known:
-            raise UserError(f"policy.options.{name} = {way[name]!r:.60} is unknown: choose one of {', '.join(map(str, known))}")
-    options.check_prompt(prompt)
-    options.check_crop(way["crop"])
-    options.check_integer("dims", dims, 1, 256)
-    options.check_integer("chunk", chunk, 1, 256)
-    options.check_integer("bins", way["bins"], 2, 1024)
-    options.check_integer("size", way["size"], 0, 4096)
-    options.check_integer("state", way["state"], 0, 100_000)
-    options.check_texts("cameras", cameras)
-    options.check_integer("history", history, 0, 64)
-    options.check_integer("flow_steps", flow_steps, 1, 1000)
-    if way.get("spread") is not None:
-        options.check_number("spread", way["spread"], 0, 10)

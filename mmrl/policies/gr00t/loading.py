@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,19 +10,19 @@ import torch
 
 from mmrl.api.errors import UserError, shorten
 from mmrl.config.sections import PolicyConfig
+from mmrl.policies.acting.options import NONE
 from mmrl.policies.acting.saved_policy import saved_options
 from mmrl.policies.acting.units import load_statistics
 from mmrl.policies.gr00t import tiny
 from mmrl.policies.gr00t.embodiment import Embodiment
 from mmrl.policies.gr00t.hub import CURE, downloaded, json_files
 from mmrl.policies.gr00t.network import Network, Plan, load_network, read_plan
+from mmrl.policies.gr00t.options import Gr00tOptions
 from mmrl.policies.gr00t.processor import OWN, PROCESSOR, Files, read_files
 from mmrl.policies.lora import adapter_chain
 from mmrl.policies.names import refuse_path
 
 PROCESSOR_CURE = "set policy.options.processor to a folder or hub name of its Qwen3-VL, such as Qwen/Qwen3-VL-2B-Instruct"
-NONE = "none"
-"""Value of `statistics`: the policy's numbers are the simulator's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,13 +34,11 @@ class Prepared:
     embodiment: Embodiment
 
 
-def prepare(
-    name: str, given: Path, *, embodiment: str, statistics: str, statistics_key: str, statistics_kind: str, cameras: Sequence[str]
-) -> Prepared:
-    """name: the model below all adapters. given: the folder with the files beside the weights, if they don't lie at `name`. The
-    rest: options of `Gr00t`. Raises UserError for files that can't be used, and where statistics are missing."""
+def prepare(name: str, given: Path, options: Gr00tOptions) -> Prepared:
+    """name: the model below all adapters. given: the folder with the files beside the weights, if they don't lie at `name`.
+    Raises UserError for files that can't be used, and where statistics are missing."""
     new, saved = name.startswith("tiny:"), saved_options(given)
-    embodiment = embodiment or saved.get("embodiment", "")
+    embodiment, statistics = options.embodiment or saved.get("embodiment", ""), options.statistics
     folder = Path() if new else json_files(name)
     if new:
         sizes = tiny.parse(name, 0)
@@ -54,7 +51,7 @@ def prepare(
     else:
         files = tiny.files(embodiment or OWN) if new else read_files(folder)
     chosen = files.chosen(embodiment or (OWN if new else ""))
-    for option, value in (("statistics_key", statistics_key), ("statistics_kind", statistics_kind)):
+    for option, value in (("statistics_key", options.statistics_key), ("statistics_kind", options.statistics_kind)):
         if value and statistics in ("", NONE):
             raise UserError(
                 f"policy.options.{option} = {value!r} says what statistics mean, and policy.options.statistics names none"
@@ -63,8 +60,8 @@ def prepare(
         files = files.without(chosen)
     elif statistics:
         usual = "quantiles" if files.settings.get("use_percentiles") else "min-max"
-        own = load_statistics(statistics, statistics_key, statistics_kind or usual)
-        files = files.extended(chosen, own, cameras, plan.head.action_horizon)
+        own = load_statistics(statistics, options.statistics_key, options.statistics_kind or usual)
+        files = files.extended(chosen, own, options.cameras, plan.head.action_horizon)
     elif chosen not in files.known and not new and not saved:
         there = f"statistics of {', '.join(files.known[:40])}" if files.known else "statistics of no embodiment"
         raise UserError(
@@ -86,11 +83,9 @@ def check_model(config: PolicyConfig) -> None:
         return
     _, name = adapter_chain(config.model)
     own = saved_options(Path(config.model)) | config.options
-    texts = {key: own.get(key) or "" for key in ("embodiment", "statistics", "statistics_key", "statistics_kind")}
-    if not all(isinstance(text, str) for text in texts.values()):
-        return  # the policy says what they must be
     if name.startswith("tiny:") or Path(name).is_dir():
-        prepare(name, Path(config.model), cameras=(), **texts)
+        named = ("embodiment", "statistics", "statistics_key", "statistics_kind")
+        prepare(name, Path(config.model), Gr00tOptions(**{key: own[key] for key in named if key in own}))
 
 
 def load_model(config: PolicyConfig, name: str, plan: Plan, processor: str, seed: int) -> tuple[Network, Any]:

@@ -20,20 +20,21 @@ from torch.nn.functional import pad
 from mmrl.api.errors import UserError
 from mmrl.api.simulators.types import Observation, TrajectoryData
 from mmrl.config.sections import PolicyConfig
-from mmrl.policies.acting import options
 from mmrl.policies.acting.base import ActingPolicy
 from mmrl.policies.acting.flow import PLACES, Velocity, chains
 from mmrl.policies.acting.flow_noise import add_noise, is_noise, noise_weights, with_noise
 from mmrl.policies.acting.guidance import Guidance
 from mmrl.policies.acting.observed import state_of
+from mmrl.policies.acting.options import check_sizes
 from mmrl.policies.acting.randomness import CallRandomness
 from mmrl.policies.acting.saved_policy import SETTINGS
-from mmrl.policies.acting.units import Normalizer, check_gripper
+from mmrl.policies.acting.units import Normalizer
 from mmrl.policies.batches import ActionMicroBatch
 from mmrl.policies.gr00t import tiny
 from mmrl.policies.gr00t.head import Context
 from mmrl.policies.gr00t.loading import check_model, load_model, prepare, skeleton
 from mmrl.policies.gr00t.network import OWN_BACKBONE, Network, save_network
+from mmrl.policies.gr00t.options import Gr00tOptions
 from mmrl.policies.gr00t.pictures import framing
 from mmrl.policies.gr00t.reading import Reader
 from mmrl.policies.lora import adapter_chain, add_adapters, is_adapter, load_adapters, merge_saved_adapters, save_adapters
@@ -82,66 +83,28 @@ class Gr00t(ActingPolicy):
     A critic reads what the head reads: all tokens of the head's own transformer attend to the noise, so none of them would do.
     """
 
+    options_class = Gr00tOptions
     free = frozenset({"chunk", "steps", "noise_level", "noisy", "noise_range", "cameras"})
     choice_settings = frozenset({"dims", "chunk", "steps", "noise_level", "noisy", "noise_range"})
     head: Any
     model: Network
 
     def __init__(
-        self,
-        config: PolicyConfig,
-        *,
-        device: str | torch.device = "cpu",
-        seed: int = 0,
-        source: Path | None = None,
-        embodiment: str = "",
-        dims: int = 7,
-        chunk: int = 8,
-        state: int | None = None,
-        steps: int = 4,
-        noise_level: float = 0.5,
-        noisy: str = "all",
-        noise_range: Sequence[float] = (0.08, 0.16),
-        cameras: Sequence[str] = (),
-        processor: str = "",
-        statistics: str = "",
-        statistics_key: str = "",
-        statistics_kind: str = "",
-        gripper: str = "",
+        self, config: PolicyConfig, *, device: str | torch.device = "cpu", seed: int = 0, source: Path | None = None, **given: Any
     ) -> None:
-        """embodiment: which of the checkpoint's; the only one with statistics if empty. dims: numbers of an action. chunk:
-        actions of a call, the first of those that the network predicts. state: numbers of the robot's state; None: as the
-        embodiment has, or none. steps, noise_level, noisy, noise_range: see `Chains`. cameras: the simulator's, in the order of
-        the embodiment's; those of its names when empty. processor: a folder or hub name of its Qwen3-VL, in place of the one that
-        config.json names. statistics: a file with those of other data, or "none": the policy's numbers are the simulator's.
-        statistics_key, statistics_kind: see `units.load_statistics`. gripper: a key of `units.GRIPPERS`."""
-        _check(chunk, dims, state)
-        options.check_texts("cameras", cameras)
-        for name, value in (("embodiment", embodiment), ("processor", processor), ("statistics", statistics)):
-            options.check_text(name, value)
-        for name, value in (("statistics_key", statistics_key), ("statistics_kind", statistics_kind), ("gripper", gripper)):
-            options.check_text(name, value)
-        check_gripper(gripper)
-        self.device, self.lora, self.dims, self.chunk = torch.device(device), config.lora, dims, chunk
-        self.cameras, self.gripper = list(cameras), gripper
-        self.chains = chains(steps, noise_level, noisy, noise_range, emphasis=EMPHASIS)
+        own = Gr00tOptions(**given)
+        self.device, self.lora, self.dims, self.chunk = torch.device(device), config.lora, own.dims, own.chunk
+        self.cameras, self.gripper = list(own.cameras), own.gripper
+        self.chains = chains(own, own.steps, emphasis=EMPHASIS)
         self.base = base_name(config.model, seed, tiny.full_name)
         adapters, name = adapter_chain(str(source) if source and not config.lora else config.model)
-        given = source or Path(config.model)
-        found = prepare(
-            name,
-            given,
-            embodiment=embodiment,
-            statistics=statistics,
-            statistics_key=statistics_key,
-            statistics_kind=statistics_kind,
-            cameras=cameras,
-        )
+        place = source or Path(config.model)
+        found = prepare(name, place, own)
         self.plan, self.files, self.embodiment = found.plan, found.files, found.embodiment
-        self.state, framed = self._checked_sizes(state), framing(self.files.settings)
-        network, reads = load_model(config, name, self.plan, processor, seed)
+        self.state, framed = self._checked_sizes(own.state), framing(self.files.settings)
+        network, reads = load_model(config, name, self.plan, own.processor, seed)
         plain_text = bool(self.files.settings.get("formalize_language", True))
-        self.reader = Reader(reads, framed, self.embodiment, cameras, plain_text=plain_text)
+        self.reader = Reader(reads, framed, self.embodiment, own.cameras, plain_text=plain_text)
         for folder in reversed(adapters):
             merge_saved_adapters(network, folder)
         if config.lora:
@@ -153,8 +116,8 @@ class Gr00t(ActingPolicy):
         add_noise(network, self.chains, sizes.hidden_size, self.numbers, seed)
         self.model = network.to(self.device).eval()
         self.head = Foreseen(steps=sizes.action_horizon, numbers=self.numbers)
-        if (given / SETTINGS).is_file():
-            self.load(given)
+        if (place / SETTINGS).is_file():
+            self.load(place)
 
     def _checked_sizes(self, state: int | None) -> int:
         """The numbers of the state that are read. Raises UserError for options that contradict the embodiment or the network."""
@@ -163,8 +126,8 @@ class Gr00t(ActingPolicy):
             raise UserError(
                 f"config.json: state_history_length = {sizes.state_history_length}, and only the newest state is known"
             )
-        most = own.ahead, sizes.max_action_dim, sizes.max_state_dim
-        options.check_sizes("GR00T", *zip((self.chunk, self.dims, state or 0), most, strict=True))
+        most = {"chunk": (self.chunk, own.ahead), "dims": (self.dims, sizes.max_action_dim)}
+        check_sizes("GR00T", most | {"state": (state or 0, sizes.max_state_dim)})
         if not own.scaled:
             if self.gripper:
                 raise UserError(
@@ -341,10 +304,3 @@ class Gr00t(ActingPolicy):
     def _own(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Those of learned noise: the network is saved as it was read."""
         yield from noise_weights(self.model)
-
-
-def _check(chunk: int, dims: int, state: int | None) -> None:
-    for name, value in (("chunk", chunk), ("dims", dims)):
-        options.check_integer(name, value, 1, 256)
-    if state is not None:
-        options.check_integer("state", state, 0, 100_000)

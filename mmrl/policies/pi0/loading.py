@@ -44,9 +44,7 @@ def check_model(config: PolicyConfig, kind: str) -> None:
     name = adapter_chain(name)[1]
     if Path(name).is_dir():
         _settings(name, kind)
-        state = config.options.get("state", 0)
-        if type(state) is int:
-            statistics_of(config, published(name), config.options.get("statistics", ""), state)
+        statistics_of(config, published(name), config.options.get("statistics", ""), config.options.get("state", 0))
 
 
 def statistics_of(

@@ -21,22 +21,23 @@ from torch.nn.functional import pad
 from mmrl.api.simulators.types import Observation, TrajectoryData
 from mmrl.api.transfer import upload
 from mmrl.config.sections import PolicyConfig
-from mmrl.policies.acting import options
 from mmrl.policies.acting.base import ActingPolicy
 from mmrl.policies.acting.flow import PLACES, Velocity, chains
 from mmrl.policies.acting.flow_noise import add_noise, is_noise, noise_weights, weights_without_noise, with_noise
 from mmrl.policies.acting.guidance import Guidance
 from mmrl.policies.acting.observed import cameras_of
+from mmrl.policies.acting.options import check_sizes
 from mmrl.policies.acting.randomness import CallRandomness
 from mmrl.policies.acting.saved_policy import SETTINGS, read_settings
 from mmrl.policies.batches import ActionMicroBatch
 from mmrl.policies.lora import adapter_chain, add_adapters, is_adapter, load_adapters, merge_saved_adapters, save_adapters
 from mmrl.policies.names import base_name
-from mmrl.policies.pi0 import pi0_options, tiny
-from mmrl.policies.pi0.framing import RESIZES, framed
+from mmrl.policies.pi0 import tiny
+from mmrl.policies.pi0.framing import framed
 from mmrl.policies.pi0.lerobot_layout import LIMITS, PICTURES, TOKENIZER, Description, published
 from mmrl.policies.pi0.lerobot_names import saved_weights
 from mmrl.policies.pi0.loading import check_model, lerobot_file, load_model, skeleton, statistics_of
+from mmrl.policies.pi0.options import Pi0Options
 from mmrl.policies.pi0.scene import Prefix, Reading, Scene
 from mmrl.policies.vlm.weights import check_files
 
@@ -71,6 +72,7 @@ class Pi0(ActingPolicy):
     """
 
     kind: ClassVar = "pi0"
+    options_class: ClassVar[type[Any]] = Pi0Options
     layouts: ClassVar[tuple[str, ...]] = ("transformers", "lerobot")
     free = frozenset({"chunk", "steps", "noise_level", "noisy", "noise_range", "cameras", "resize", "text_tokens", "layout"})
     choice_settings = frozenset({"dims", "chunk", "steps", "noise_level", "noisy", "noise_range"})
@@ -78,57 +80,23 @@ class Pi0(ActingPolicy):
     model: Any
 
     def __init__(
-        self,
-        config: PolicyConfig,
-        *,
-        device: str | torch.device = "cpu",
-        seed: int = 0,
-        source: Path | None = None,
-        dims: int = 7,
-        chunk: int = 10,
-        state: int = 0,
-        steps: int = 4,
-        noise_level: float = 0.5,
-        noisy: str = "all",
-        noise_range: Sequence[float] = (0.08, 0.16),
-        prompt: str = "{instruction}",
-        cameras: Sequence[str] = (),
-        crop: float = 1.0,
-        resize: str = "auto",
-        text_tokens: int = 0,
-        layout: str = "auto",
-        tokenizer: str = "",
-        statistics: str | Mapping[str, Any] = "",
-        statistics_key: str = "",
-        statistics_kind: str = "",
-        gripper: str = "",
+        self, config: PolicyConfig, *, device: str | torch.device = "cpu", seed: int = 0, source: Path | None = None, **given: Any
     ) -> None:
-        """dims: numbers of an action. chunk: actions of a call, the first of those that the network predicts. state: numbers of
-        the state that is read, 0 for none. steps, noise_level, noisy, noise_range: see `Chains`. prompt: the text, with
-        {instruction} in it. cameras: all when empty, in the simulator's order. crop: the share of a picture's area around its
-        middle that is kept.
-        resize: `openpi`, with antialiasing; `lerobot`, without; `auto`: as the checkpoint was trained, see `lerobot_file`.
-        text_tokens: most tokens of the text, whose rest is cut; 0: what the checkpoint says. layout: of saved folders; `auto`:
-        that of the checkpoint. tokenizer: a folder or hub name, where the model has none of its own. statistics, statistics_key,
-        statistics_kind, gripper: normalisation of its numbers, see `units.load_statistics`; a folder of LeRobot's brings its own,
-        unless `statistics` is `none`."""
-        pi0_options.check(chunk, dims, state, prompt, crop, text_tokens, cameras, tokenizer)
-        pi0_options.check_choice("resize", resize, RESIZES)
-        pi0_options.check_choice("layout", layout, self.layouts)
-        self.device, self.lora, self.dims, self.chunk = torch.device(device), config.lora, dims, chunk
-        self.state, self.text, self.cameras, self.crop = state, prompt, list(cameras), crop
-        self.chains = chains(steps, noise_level, noisy, noise_range, emphasis=EMPHASIS)
+        own: Pi0Options = self.options_class(**given)
+        self.device, self.lora, self.dims, self.chunk = torch.device(device), config.lora, own.dims, own.chunk
+        self.state, self.text, self.cameras, self.crop = own.state, own.prompt, list(own.cameras), own.crop
+        self.chains = chains(own, own.steps, emphasis=EMPHASIS)
         files = published(adapter_chain(config.model)[1])
-        self.use_statistics(statistics_of(config, files, statistics, state), statistics_key, statistics_kind, gripper)
-        self.check_state_statistics(state)
-        self.layout = layout if layout != "auto" else "lerobot" if files else self.layouts[0]
+        self.use_statistics(statistics_of(config, files, own.statistics, own.state), own)
+        self.check_state_statistics(own.state)
+        self.layout = own.layout if own.layout != "auto" else "lerobot" if files else self.layouts[0]
         limit = files.text_tokens if files else LIMITS[self.kind] if self.layout == "lerobot" else 0
-        self.text_tokens = text_tokens or limit
+        self.text_tokens = own.text_tokens or limit
         self.origin, self.shown = files, dict(files.cameras) if files else {}
         self.cameras = self.cameras or list(self.shown)
         self.base = base_name(config.model, seed, tiny.full_name)
         adapters, name = adapter_chain(str(source) if source and not config.lora else config.model)
-        model, self.tokenizer = load_model(config, self.kind, name, tokenizer, files, seed)
+        model, self.tokenizer = load_model(config, self.kind, name, own.tokenizer, files, seed)
         for folder in reversed(adapters):
             merge_saved_adapters(model, folder)
         if config.lora:
@@ -139,19 +107,18 @@ class Pi0(ActingPolicy):
         add_noise(model, self.chains, model.action_out_proj.in_features, self.numbers, seed)
         self.model = model.to(self.device).eval()
         settings = self.model.config
-        most = settings.chunk_size, settings.max_action_dim, settings.max_state_dim
-        options.check_sizes(self.kind, *zip((chunk, dims, state), most, strict=True))
+        most = {"chunk": settings.chunk_size, "dims": settings.max_action_dim, "state": settings.max_state_dim}
+        check_sizes(self.kind, {name: (getattr(own, name), size) for name, size in most.items()})
         self.width = self._critic_width()
         self.head = Foreseen(numbers=self.numbers)
         eye = settings.vlm_config.vision_config
         self.side, self.picture_tokens = eye.image_size, (eye.image_size // eye.patch_size) ** 2
         self._read: dict[tuple[str, int], list[int]] = {}
-        given = source or Path(config.model)
-        if resize == "auto":
-            resize = read_settings(given).get("resize", "lerobot" if lerobot_file(name) else "openpi")
-        self.resize = resize
-        if (given / SETTINGS).is_file():
-            self.load(given)
+        place = source or Path(config.model)
+        usual = "lerobot" if lerobot_file(name) else "openpi"
+        self.resize = own.resize if own.resize != "auto" else read_settings(place).get("resize", usual)
+        if (place / SETTINGS).is_file():
+            self.load(place)
 
     @classmethod
     def check(cls, config: PolicyConfig) -> None:

@@ -13,6 +13,7 @@ import torch
 
 from mmrl.api.simulators.types import Observation, TrajectoryData
 from mmrl.policies.pi0.model import Pi0
+from mmrl.policies.pi0.options import Pi05Options
 from mmrl.policies.pi0.scene import Prefix, Scene
 
 BINS = 256
@@ -37,6 +38,7 @@ class Pi05(Pi0):
     """
 
     kind: ClassVar = "pi05"
+    options_class: ClassVar[type[Any]] = Pi05Options
     layouts: ClassVar[tuple[str, ...]] = ("lerobot",)
 
     def _sentences(self, instruction: str, state_nS: torch.Tensor) -> list[str]:

@@ -16,11 +16,10 @@ from torch.nn.functional import interpolate, pad
 from mmrl.api.errors import UserError
 from mmrl.api.simulators.types import Observation, TrajectoryData
 from mmrl.config.sections import PolicyConfig
-from mmrl.policies.acting import options
 from mmrl.policies.acting.flow import PLACES, Chains, Velocity, chains
 from mmrl.policies.acting.flow_noise import add_noise
 from mmrl.policies.acting.observed import cameras_of
-from mmrl.policies.acting.options import NONE
+from mmrl.policies.acting.options import NONE, check_sizes
 from mmrl.policies.acting.randomness import CallRandomness
 from mmrl.policies.acting.saved_policy import SETTINGS, read_settings
 from mmrl.policies.lora import adapter_chain, add_adapters, load_adapters, merge_saved_adapters, save_adapters
@@ -39,6 +38,7 @@ from mmrl.policies.smolvla.loading import (
     save_network,
     skeleton,
 )
+from mmrl.policies.smolvla.options import SmolVLAOptions
 from mmrl.policies.smolvla.processors import ACTION, STATE, statistics_of
 from mmrl.policies.vlm.weights import check_files
 
@@ -64,57 +64,27 @@ class SmolVLA(Pi0):
     reads what the language model makes of the robot's state, the last token of the prefix.
     """
 
+    options_class = SmolVLAOptions
     free = frozenset({"chunk", "steps", "noise_level", "noisy", "noise_range", "cameras"})
 
     def __init__(
-        self,
-        config: PolicyConfig,
-        *,
-        device: str | torch.device = "cpu",
-        seed: int = 0,
-        source: Path | None = None,
-        dims: int | None = None,
-        chunk: int | None = None,
-        state: int | None = None,
-        steps: int | None = None,
-        noise_level: float = 0.5,
-        noisy: str = "all",
-        noise_range: Sequence[float] = (0.08, 0.16),
-        prompt: str = "{instruction}",
-        cameras: Sequence[str] = (),
-        crop: float = 1.0,
-        backbone: str = "",
-        statistics: str | Mapping[str, Any] = "",
-        statistics_key: str = "",
-        statistics_kind: str = "",
-        gripper: str = "",
+        self, config: PolicyConfig, *, device: str | torch.device = "cpu", seed: int = 0, source: Path | None = None, **given: Any
     ) -> None:
-        """dims, chunk, state, steps: numbers of an action, actions of a call, numbers of the state (0: none), steps of the flow;
-        as the checkpoint says, else 7, 10, 0 and 4. noise_level, noisy, noise_range: see `Chains`. prompt: the text, with
-        {instruction} in it. cameras: the simulator's, in the order of the checkpoint's. crop: the share of a picture's area
-        around its middle that is kept. backbone: a folder or hub name with the config.json and tokenizer of the vision-language
-        model, where the one that the checkpoint names can't be reached. statistics: a file of other statistics than the
-        checkpoint's, `none` for none; statistics_key, statistics_kind, gripper: see `units.load_statistics`."""
-        options.check_text("backbone", backbone)
-        options.check_texts("cameras", cameras)
+        asked = SmolVLAOptions(**given)
         self.device, self.lora = torch.device(device), config.lora
         self.base = base_name(config.model, seed, tiny.full_name)
         adapters, name = adapter_chain(str(source) if source and not config.lora else config.model)
-        found = self.checkpoint = open_checkpoint(name, backbone)
-        said = found.config
-        given = source or Path(config.model)
-        self.dims = dims if dims is not None else said.numbers(ACTION) or 7
-        self.chunk = chunk if chunk is not None else said.n_action_steps
-        self.state = state if state is not None else said.numbers(STATE)
-        steps = steps if steps is not None else said.num_steps
-        _check(self.chunk, self.dims, self.state, prompt, crop)
-        sizes = found.config
-        most = sizes.chunk_size, sizes.max_action_dim, sizes.max_state_dim
-        options.check_sizes("SmolVLA", *zip((self.chunk, self.dims, self.state), most, strict=True))
-        self.text, self.cameras, self.crop = prompt, list(cameras), crop
-        self.chains = chains(steps, noise_level, noisy, noise_range, OfRobot, emphasis=EMPHASIS, dims=self.dims)
-        statistics = self._statistics(statistics, given)
-        self.use_statistics(statistics, statistics_key, statistics_kind, gripper)
+        found = self.checkpoint = open_checkpoint(name, asked.backbone)
+        said, place = found.config, source or Path(config.model)
+        own = asked.completed(
+            dims=said.numbers(ACTION) or 7, chunk=said.n_action_steps, state=said.numbers(STATE), steps=said.num_steps
+        )
+        self.dims, self.chunk, self.state = own["dims"], own["chunk"], own["state"]
+        most = {"chunk": said.chunk_size, "dims": said.max_action_dim, "state": said.max_state_dim}
+        check_sizes("SmolVLA", {name: (own[name], size) for name, size in most.items()})
+        self.text, self.cameras, self.crop = asked.prompt, list(asked.cameras), asked.crop
+        self.chains = chains(asked, own["steps"], OfRobot, emphasis=EMPHASIS, dims=self.dims)
+        self.use_statistics(self._statistics(asked.statistics, place), asked)
         self.check_state_statistics(self.state)
         self.tokenizer = found.tokenizer
         model: Any = load_network(found, seed, getattr(torch, config.dtype), config.dense_attention)
@@ -132,8 +102,8 @@ class SmolVLA(Pi0):
         self.side, self.picture_tokens = said.resize_imgs_with_padding[0], picture_tokens(said, found.backbone)
         self._marks = _marks(found) if said.add_image_special_tokens else ([], [])
         self._read: dict[tuple[str, int], list[int]] = {}
-        if (given / SETTINGS).is_file():
-            self.load(given)
+        if (place / SETTINGS).is_file():
+            self.load(place)
 
     @staticmethod
     def check(config: PolicyConfig) -> None:
@@ -300,11 +270,3 @@ def _marks(found: Checkpoint) -> tuple[list[int], list[int]]:
         if one is None or one == found.tokenizer.unk_token_id:
             raise UserError(f"{found.name!r}: its tokenizer has no {word}: {BACKBONE_CURE}", key="policy.model")
     return [ids[fake], ids[whole]], [ids[fake]]
-
-
-def _check(chunk: int, dims: int, state: int, prompt: str, crop: float) -> None:
-    for name, value in (("chunk", chunk), ("dims", dims)):
-        options.check_integer(name, value, 1, 256)
-    options.check_integer("state", state, 0, 100_000)
-    options.check_prompt(prompt)
-    options.check_crop(crop)

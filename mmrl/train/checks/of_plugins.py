@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 
+from mmrl.api.annotations import check_types
 from mmrl.api.errors import UserError
 from mmrl.config.sections import Alarm, PluginStage, RunConfig
 from mmrl.registry import plugins
-from mmrl.registry.importing import check_options, check_types
+from mmrl.registry.importing import check_options
 from mmrl.train.alarms import PluginAlarm
 
 

@@ -28,7 +28,6 @@ from mmrl.data.stream import easy_first
 from mmrl.judge.rewards import Weights
 from mmrl.policies.load import checked_options, policy_class
 from mmrl.registry import plugins
-from mmrl.registry.importing import check_types
 from mmrl.rollout.environments import has_environment
 from mmrl.train.checks.critics import check_critic, check_turn_critic
 from mmrl.train.checks.parts import check_parts
@@ -302,14 +301,13 @@ def check_model(config: RunConfig, policy: PolicySpec, online: bool = False) -> 
     """Refuse a `[policy]` that can't be loaded, as far as its kind can check without loading. Not called for a checkpoint, which
     doesn't need that model. online: for `compute.sequence_parallel`, hub names are looked up."""
     kind = policy_class(policy)
-    options = checked_options(config.policy, policy)
+    checked_options(config.policy, policy)
     if kind.trained_whole:
         for key, given in (("policy.lora", config.policy.lora), ("stages.parts", any(s.parts for s in config.stages))):
             if given:
                 raise UserError(f"{key}: a policy of kind {config.policy.kind!r} always trains all its weights: leave it out")
     kind.check(config.policy)
     check_shared_rows(config, config.policy, online)
-    check_types("policy.options.", plugins.registry().target(policy), options)
     for number, stage in enumerate(config.stages):
         if teacher := teacher_of(stage):
             try:

@@ -13,6 +13,7 @@ from typing import Any
 from mmrl.api.errors import UserError
 from mmrl.config.policy import PolicyConfig
 from mmrl.config.sections import DistillStage, OffPolicyStage, RecapStage, RlStage, RunConfig, SftStage, Stage, teacher_of
+from mmrl.registry import plugins
 from mmrl.train.plan.shapes import Shapes, Text, Vision, shapes_of
 from mmrl.train.plan.workload import MOST, Micro, Sizes, Workload
 
@@ -44,20 +45,12 @@ def cameras(config: PolicyConfig) -> int:
 
 def vla_shapes(data: Mapping[str, Any], config: PolicyConfig, what: str) -> Shapes:
     """The shapes of a model that acts, with its head. data: the content of the model's config.json. Raises UserError for another
-    family."""
-    _check(config)
+    family, and for wrong options."""
+    from mmrl.policies.load import checked_options  # imports torch
+
+    checked_options(config, plugins.registry().get("policies", config.kind))
     found = _openvla(data) if data.get("model_type") == "openvla" else shapes_of(data, what)
     return replace(found, own=tuple(_own(config, found)))
-
-
-def _check(config: PolicyConfig) -> None:
-    """Raise UserError for options that can't be counted; the policy itself checks them whole when it is made."""
-    for name, least in (("dims", 1), ("chunk", 1), ("bins", 2), ("size", 0), ("state", 0), ("history", 0)):
-        value = config.options.get(name)
-        if value is not None and (type(value) is not int or value < least):
-            raise UserError(f"policy.options.{name} = {value!r:.60} must be a whole number of at least {least}")
-    if not isinstance(config.options.get("cameras", ()), list | tuple):
-        raise UserError(f"policy.options.cameras = {config.options['cameras']!r:.60} must be a list of names")
 
 
 def _openvla(data: Mapping[str, Any]) -> Shapes:

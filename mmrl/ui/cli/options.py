@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from mmrl.api.annotations import describe_hint, has_bounds, hints_of, options_class, parameters_of
 from mmrl.api.specs import AlgorithmSpec, Spec
 from mmrl.registry.importing import FILLED
 
@@ -38,7 +39,7 @@ def options_of(kind: str, spec: Spec, target: Callable[..., Any]) -> list[Option
     """The options of a target, required ones first; empty for a target without a signature."""
     try:
         skip = 0 if getattr(spec, "model", False) else SKIP.get(kind, 0)  # all parameters of a model verifier are options
-        parameters = list(inspect.signature(target).parameters.values())[skip:]
+        parameters, hints = parameters_of(target)[skip:], hints_of(target)
     except (TypeError, ValueError):
         return []
     filled = () if getattr(spec, "screens", False) else FILLED.get(kind, ())
@@ -47,8 +48,8 @@ def options_of(kind: str, spec: Spec, target: Callable[..., Any]) -> list[Option
     options = [
         Option(
             name=p.name,
-            type=_type(p),
-            default=spec.options.get(p.name, _default(target, p)),
+            type=_type(p, hints.get(p.name)),
+            default=spec.options.get(p.name, _default(options_class(target) or target, p)),
             required=p.default is p.empty and p.name not in spec.options,
             meaning=meanings.get(p.name, ""),
         )
@@ -101,8 +102,11 @@ def first_line(target: Any) -> str:
     return "" if made_by_dataclass else inspect.cleandoc(text).partition("\n")[0]
 
 
-def _type(parameter: inspect.Parameter) -> str:
+def _type(parameter: inspect.Parameter, hint: Any = None) -> str:
+    """An annotation to display. hint: the type that it stands for, if it is known."""
     annotation = parameter.annotation
+    if has_bounds(hint):
+        return describe_hint(hint).removeprefix("a ")
     if isinstance(annotation, str):
         return annotation
     return "" if annotation is parameter.empty else inspect.formatannotation(annotation)
@@ -118,6 +122,8 @@ def _default(target: Any, parameter: inspect.Parameter) -> Any:
 def _meanings(target: Any, names: Iterable[str]) -> dict[str, str]:
     """Option -> its meaning: the text under the attribute of a class, or after `name: ` in a docstring."""
     classes = target.__mro__[::-1] if inspect.isclass(target) else ()
+    if declared := options_class(target):
+        classes = (*classes, *declared.__mro__[::-1])
     meanings: dict[str, str] = {}
     for cls in classes:  # a class overrides its bases
         meanings |= _under_attributes(cls)
@@ -125,7 +131,7 @@ def _meanings(target: Any, names: Iterable[str]) -> dict[str, str]:
     begin = r"(?:[.;]\s+|\n\s*|^)`?"
     # a meaning ends where the next option's begins, at a line such as "Returns" or "Known limits: ", or at an empty line
     end = rf"(?:{begin}(?:{word})`?:\s|\n\s*(?:Returns?|Raises)\b|\n\s*[A-Z][\w ,]*: |\n\s*\n|$)"
-    for text in [target.__doc__, target.__init__.__doc__] if classes else [target.__doc__]:
+    for text in [target.__doc__, target.__init__.__doc__] if inspect.isclass(target) else [target.__doc__]:
         meanings |= dict(re.findall(rf"{begin}({word})`?:\s(.+?)(?={end})", text or "", re.DOTALL))
     return {name: _flow(text) for name, text in meanings.items()}
 

@@ -9,14 +9,15 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from mmrl.api.endpoints.answers import Answer, NoAnswer
 from mmrl.api.endpoints.client import Question
 from mmrl.api.endpoints.judges import judge_endpoint
 from mmrl.api.endpoints.messages import ChatEncoder
+from mmrl.api.endpoints.options import AnswerOptions, Count
 from mmrl.api.errors import UserError
-from mmrl.api.tasks.option_checks import check_integer
 from mmrl.api.types import Case, Score
 
 FIELD = re.compile(r"\{(question|reference|answer|criteria|first|second)\}")
@@ -26,50 +27,31 @@ class Unreadable(Exception):
     """The judge's answer doesn't have the form that was asked for. The message is one line."""
 
 
+@dataclass(kw_only=True)
+class AskingOptions(AnswerOptions):
+    prompt: str | None = None
+    """Text with the fields `{question}`, `{reference}`, `{answer}`; of a rubric `{criteria}`, of a comparison `{first}` and
+    `{second}`. Unset: the verifier's own."""
+    images: bool = True
+    """Show the question's images to the judge."""
+    max_pixels: Count | None = None
+    """Size to which larger images are shrunk. Unset: no limit."""
+
+
 class AskingVerifier:
     """Asks an endpoint about several cases at once. A subclass gives the prompt, its own fields, and reads the answers."""
 
+    options_class: ClassVar[type[AskingOptions]] = AskingOptions
     prompt: str
     """The instruction. {question}, {reference} and the subclass's own fields are replaced."""
 
-    def __init__(
-        self,
-        model: str,
-        base_url: str = "https://api.openai.com/v1",
-        key_variable: str = "OPENAI_API_KEY",
-        prompt: str | None = None,
-        images: bool = True,
-        max_pixels: int | None = None,
-        max_tokens: int = 1024,
-        temperature: float = 0.0,
-        concurrency: int = 16,
-        retries: int = 4,
-        request_timeout_s: float = 60.0,
-        max_calls: int | None = None,
-        max_total_tokens: int | None = None,
-        cache: str | None = None,
-        extra: Mapping[str, Any] | None = None,
-        omit: Sequence[str] = (),
-    ) -> None:
-        """images: show the question's images to the judge, shrunk to `max_pixels`. The other options are those of
-        `mmrl.api.endpoints.client.ChatEndpoint`. Raises UserError for options that can't work."""
-        self.images, self.encoder = images, ChatEncoder(max_pixels=max_pixels)
-        check_integer("max_tokens", max_tokens, 1)
-        self.max_tokens, self.temperature = max_tokens, temperature
-        self.prompt = self.prompt if prompt is None else prompt
-        self.endpoint = judge_endpoint(
-            model,
-            base_url,
-            key_variable,
-            request_timeout_s=request_timeout_s,
-            concurrency=concurrency,
-            retries=retries,
-            max_calls=max_calls,
-            max_total_tokens=max_total_tokens,
-            cache=cache,
-            extra=extra,
-            omit=omit,
-        )
+    def __init__(self, **options: Any) -> None:
+        """options: see `AskingOptions`. Raises UserError for options that can't work."""
+        own = self.options_class(**options)
+        self.images, self.encoder = own.images, ChatEncoder(max_pixels=own.max_pixels)
+        self.max_tokens, self.temperature = own.max_tokens, own.temperature
+        self.prompt = self.prompt if own.prompt is None else own.prompt
+        self.endpoint = judge_endpoint(own)
 
     @classmethod
     def check(cls, cameras: Mapping[str, Sequence[str]], **options: Any) -> None:

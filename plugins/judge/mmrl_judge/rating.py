@@ -4,17 +4,31 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from mmrl.api.endpoints.judges import fenced
 from mmrl.api.errors import UserError, is_finite
 from mmrl.api.types import Case, Score
-from mmrl_judge.asking import AskingVerifier, Unreadable
+from mmrl_judge.asking import AskingOptions, AskingVerifier, Unreadable
 
 MARK = r"[*_\s]*"
 """Emphasis in Markdown."""
 NUMBER = r"([-+]?\d+(?:\.\d+)?)"
 LINE = re.compile(rf"{MARK}score{MARK}:{MARK}{NUMBER}{MARK}(?:(?:/|out of){MARK}{NUMBER})?{MARK}\.?{MARK}", re.IGNORECASE)
+
+
+@dataclass(kw_only=True)
+class RatingOptions(AskingOptions):
+    lowest: float = 0.0
+    """The lowest rating that the judge is told of."""
+    highest: float = 10.0
+    """The highest one."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (is_finite(self.lowest) and is_finite(self.highest) and self.lowest < self.highest):
+            raise UserError(f"lowest = {self.lowest!r:.40} must be a number below highest = {self.highest!r:.40}")
 
 
 class Rating(AskingVerifier):
@@ -35,13 +49,14 @@ Judge whether the answer is right, complete and supported by what is shown. Thin
 Score: N
 where N is a number from {lowest} (wrong) to {highest} (right)."""
 
-    def __init__(self, *, lowest: float = 0.0, highest: float = 10.0, **options: Any) -> None:
-        """lowest, highest: the scale that the judge is told. The other options are those of `AskingVerifier`."""
+    options_class = RatingOptions
+
+    def __init__(self, **options: Any) -> None:
+        """options: see `RatingOptions`."""
         super().__init__(**options)
-        if not (is_finite(lowest) and is_finite(highest) and lowest < highest):
-            raise UserError(f"lowest = {lowest!r:.40} must be a number below highest = {highest!r:.40}")
-        self.lowest, self.highest = lowest, highest
-        self.prompt = self.prompt.replace("{lowest}", f"{lowest:g}").replace("{highest}", f"{highest:g}")
+        own = RatingOptions(**options)
+        self.lowest, self.highest = own.lowest, own.highest
+        self.prompt = self.prompt.replace("{lowest}", f"{own.lowest:g}").replace("{highest}", f"{own.highest:g}")
 
     def fields(self, case: Case) -> list[dict[str, str]]:
         return [{"answer": fenced(case.completion)}]

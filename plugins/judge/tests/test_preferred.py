@@ -251,7 +251,7 @@ def test_it_goes_on_from_its_state_in_the_same_bits():
         ({"learning_rate": 0}, "learning_rate = 0 must be a number above 0"),
         ({"weight": float("nan")}, "weight = nan must be a number"),
         ({"goal": 3}, "goal = 3"),
-        ({"device": "tpu"}, "device = 'tpu': use cpu"),
+        ({"device": "tpu"}, "device = 'tpu' must be one of 'cpu', 'cuda'"),
         ({"key_variable": "HOME"}, "a verifier gets OPENAI_API_KEY and MMRL_JUDGE_KEY alone"),
         ({"model": "m", "base_url": "nowhere"}, "base_url = 'nowhere' is no address"),
     ],

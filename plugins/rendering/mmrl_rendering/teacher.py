@@ -7,7 +7,8 @@ Chen et al. 2025, "Learning Only with Images: Visual Reinforcement Learning with
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from PIL import Image
@@ -17,7 +18,7 @@ from mmrl.api.endpoints.answers import Answer, NoAnswer
 from mmrl.api.endpoints.client import Question
 from mmrl.api.endpoints.judges import judge_endpoint
 from mmrl.api.endpoints.messages import ChatEncoder
-from mmrl.api.tasks.option_checks import check_integer
+from mmrl.api.endpoints.options import AnswerOptions, Count
 from mmrl_rendering import compare
 
 Pair = tuple[Image.Image, Image.Image]
@@ -29,40 +30,25 @@ LONGEST = 4000
 """Characters of a teacher's words that the policy reads."""
 
 
+@dataclass(kw_only=True)
+class OnlookerOptions(AnswerOptions):
+    max_pixels: Count | None = None
+    """Size to which larger pictures are shrunk. Unset: no limit."""
+
+
 class Onlooker:
     """A vision-language model behind an endpoint that is shown a target and a rendering."""
 
     instruction: str
     """What it is asked."""
 
-    def __init__(
-        self,
-        model: str,
-        base_url: str = "https://api.openai.com/v1",
-        key_variable: str = "OPENAI_API_KEY",
-        max_pixels: int | None = None,
-        max_tokens: int = 1024,
-        temperature: float = 0.0,
-        concurrency: int = 16,
-        retries: int = 4,
-        request_timeout_s: float = 60.0,
-        cache: str | None = None,
-        extra: Mapping[str, Any] | None = None,
-    ) -> None:
-        """max_pixels: larger pictures are shrunk. The other options are those of `mmrl.api.endpoints.client.ChatEndpoint`. Raises
-        UserError for ones that can't work."""
-        check_integer("max_tokens", max_tokens, 1)
-        self.encoder, self.max_tokens, self.temperature = ChatEncoder(max_pixels=max_pixels), max_tokens, temperature
-        self.endpoint = judge_endpoint(
-            model,
-            base_url,
-            key_variable,
-            request_timeout_s=request_timeout_s,
-            concurrency=concurrency,
-            retries=retries,
-            cache=cache,
-            extra=extra,
-        )
+    options_class = OnlookerOptions
+
+    def __init__(self, **options: Any) -> None:
+        """options: see `OnlookerOptions`. Raises UserError for ones that can't work."""
+        own = OnlookerOptions(**options)
+        self.encoder, self.max_tokens = ChatEncoder(max_pixels=own.max_pixels), own.max_tokens
+        self.temperature, self.endpoint = own.temperature, judge_endpoint(own)
 
     def ask(self, pairs: Sequence[Pair]) -> list[Answer | NoAnswer]:
         """What the endpoint says of each pair. Not for a smoke run, which has no endpoint."""

@@ -54,7 +54,7 @@ class Endpoint:
 
 
 def test_the_judge_sees_both_pictures_and_no_code():
-    judge = VisualJudge("tiny")
+    judge = VisualJudge(model="tiny")
     judge.endpoint = Endpoint(Answer(text="The square moved.\nScore: 7", finished=True, num_tokens=1))
     scores = judge([case("<svg"), case(SQUARE.format(30, "red"))])
     assert [s.value for s in scores] == [0.0, 0.7], "code that doesn't render isn't shown"
@@ -82,7 +82,7 @@ def test_what_cannot_be_read_is_a_failure_and_never_zero(said, value):
 
 
 def test_a_smoke_run_asks_nobody_and_compares_pixels():
-    scores = VisualJudge("tiny")([case(SQUARE.format(8, "red")), case(SQUARE.format(36, "red"))])
+    scores = VisualJudge(model="tiny")([case(SQUARE.format(8, "red")), case(SQUARE.format(36, "red"))])
     assert scores[0].value == 1.0 and scores[1].value < 0.1 and scores[0].detail == "no endpoint is asked"
 
 

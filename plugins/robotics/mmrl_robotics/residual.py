@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 
@@ -25,10 +26,21 @@ from mmrl.api.policies import (
     state_of,
 )
 from mmrl.api.simulators.types import Observation
-from mmrl_robotics.small import Small
+from mmrl.api.specs import Bounds
+from mmrl_robotics.small import NetworkOptions, Small
 
 PLANS = 65_536
 """Maximum of episodes whose planned actions are cached: more than are ever active at a time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResidualOptions(NetworkOptions):
+    base: str
+    """Folder with a policy that acts; its likeliest actions are corrected."""
+    scale: Annotated[float, Bounds(above=0, high=2)] = 0.2
+    """Maximal correction of a number of an action."""
+    hidden: Sequence[options.Layer] = (256, 256)
+    spread: options.Spread = 0.3
 
 
 class Residual(ActingPolicy):
@@ -40,45 +52,31 @@ class Residual(ActingPolicy):
     likelihood.
     """
 
+    options_class = ResidualOptions
     trained_whole = True
     free = frozenset({"camera"})
     choice_settings = frozenset({"base", "scale"})
 
     def __init__(
-        self,
-        config: PolicyConfig,
-        *,
-        device: str | torch.device = "cpu",
-        seed: int = 0,
-        source: Path | None = None,
-        base: str,
-        scale: float = 0.2,
-        state: int = 0,
-        size: int = 64,
-        camera: str = "",
-        hidden: Sequence[int] = (256, 256),
-        spread: float = 0.3,
+        self, config: PolicyConfig, *, device: str | torch.device = "cpu", seed: int = 0, source: Path | None = None, **given: Any
     ) -> None:
-        """base: a folder with a policy that acts; its likeliest actions are corrected. scale: maximal correction of a number of
-        an action. state, size, camera, hidden, spread: see `Small`."""
-        options.check_text("base", base)
-        options.check_number("scale", scale, 0, 2)
-        options.check_integer("state", state, 0, 100_000)
-        self.base = base_of(Path(base), config, device)
+        own = ResidualOptions(**given)
+        state = own.state
+        self.base = base_of(Path(own.base), config, device)
         self.base.model.requires_grad_(False)
-        self.device, self.dims, self.chunk, self.scale, self.where = torch.device(device), self.base.dims, 1, scale, base
+        self.device, self.dims, self.chunk, self.scale, self.where = torch.device(device), self.base.dims, 1, own.scale, own.base
         self._plans: OrderedDict[int, torch.Tensor] = OrderedDict()
-        given = source or (Path(config.model) if Path(config.model).is_dir() else None)
-        kept = read_settings(given) if given else {}
-        own = config.model_copy(update={"model": kept.get("model", config.model)})
+        place = source or (Path(config.model) if Path(config.model).is_dir() else None)
+        kept = read_settings(place) if place else {}
+        inner = config.model_copy(update={"model": kept.get("model", config.model)})
         # the base's action is appended to the state
-        self.small = Small(own, device=device, seed=seed, dims=self.dims, state=state + self.dims, size=size, camera=camera,
-                           hidden=hidden, spread=spread)  # fmt: skip
+        shared = {name: getattr(own, name) for name in ("size", "camera", "hidden", "spread")}
+        self.small = Small(inner, device=device, seed=seed, dims=self.dims, state=state + self.dims, **shared)
         self.state, self.model, self.head, self.width = state, self.small.model, self.small.head, self.small.width
         assert isinstance(self.head, Normal)
         torch.nn.init.zeros_(self.head.mean[-1].weight)  # type: ignore[arg-type]  # initial corrections are 0
-        if given:
-            self.load(given)
+        if place:
+            self.load(place)
 
     def settings(self) -> Mapping[str, Any]:
         own = self.small.settings()

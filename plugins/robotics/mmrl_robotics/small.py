@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -13,57 +14,51 @@ from mmrl import UserError
 from mmrl.api.policies import SETTINGS, ActingPolicy, Flow, Normal, PolicyConfig, options, picture_of, read_settings, state_of
 from mmrl.api.simulators.types import Observation
 
-HEADS = ("normal", "flow")
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkOptions(options.PolicyOptions):
+    """Options of a small network, which a policy that corrects another has, too."""
+
+    state: options.Width = 0
+    """Numbers of the state that is read; 0 reads none."""
+    size: options.Side = 64
+    """Pixels of the camera's sides."""
+    camera: str = ""
+    """The camera that is looked through. Empty: the first one."""
+    hidden: Sequence[options.Layer] = (256, 256, 256)
+    """Widths of the perceptron, or of the layers after the convolutions."""
+    spread: options.Spread = 0.6
+    """Initial standard deviation of a normal head."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SmallOptions(options.StatisticsOptions, NetworkOptions):
+    dims: options.Actions = 7
+    """Numbers of an action."""
+    chunk: options.Actions = 1
+    """Actions of a call."""
+    head: Literal["normal", "flow"] = "normal"
+    """What makes actions of hidden states."""
 
 
 class Small(ActingPolicy):
     """`model` is `cnn` (Mnih et al., Human-level control, its three convolutions) or `mlp`, or a folder with one of them."""
 
+    options_class = SmallOptions
     trained_whole = True
     free = frozenset({"camera"})
     choice_settings = frozenset({"dims", "chunk", "head"})
 
     def __init__(
-        self,
-        config: PolicyConfig,
-        *,
-        device: str | torch.device = "cpu",
-        seed: int = 0,
-        source: Path | None = None,
-        dims: int = 7,
-        chunk: int = 1,
-        state: int = 0,
-        size: int = 64,
-        camera: str = "",
-        hidden: Sequence[int] = (256, 256, 256),
-        head: str = "normal",
-        spread: float = 0.6,
-        statistics: str | Mapping[str, Any] = "",
-        statistics_key: str = "",
-        statistics_kind: str = "",
-        gripper: str = "",
+        self, config: PolicyConfig, *, device: str | torch.device = "cpu", seed: int = 0, source: Path | None = None, **given: Any
     ) -> None:
-        """dims: numbers of an action. state: numbers of the state that is read, 0 for none. size: pixels of the camera's sides.
-        camera: the first one when empty. hidden: widths of the perceptron, or of the layers after the convolutions. head: normal,
-        flow. spread: initial standard deviation of a normal head. statistics, statistics_key, statistics_kind, gripper:
-        normalisation of its numbers, see `units.load_statistics`."""
-        options.check_integer("dims", dims, 1, 256)
-        options.check_integer("chunk", chunk, 1, 256)
-        options.check_integer("state", state, 0, 100_000)
-        options.check_integer("size", size, 1, 4096)
-        options.check_text("camera", camera)
-        options.check_number("spread", spread, 0, 10)
-        if isinstance(hidden, str) or not isinstance(hidden, Sequence):
-            raise UserError(f"policy.options.hidden = {hidden!r:.60} must be a list of widths, such as [256, 256]")
-        for wide in hidden:
-            options.check_integer("hidden", wide, 1, 100_000)
-        self.device, self.dims, self.chunk, self.camera = torch.device(device), dims, chunk, camera
-        self.use_statistics(statistics, statistics_key, statistics_kind, gripper)
-        given = source or (Path(config.model) if Path(config.model).is_dir() else None)
-        self.kind = _kind(config.model, given)
-        self.state, self.size, self.hidden = state, size, list(hidden)
-        if head not in HEADS:
-            raise UserError(f"policy.options.head = {head!r} is unknown: choose one of {', '.join(HEADS)}")
+        own = SmallOptions(**given)
+        dims, chunk, state, size = own.dims, own.chunk, own.state, own.size
+        self.device, self.dims, self.chunk, self.camera = torch.device(device), dims, chunk, own.camera
+        self.use_statistics(own.statistics, own)
+        place = source or (Path(config.model) if Path(config.model).is_dir() else None)
+        self.kind = _kind(config.model, place)
+        self.state, self.size, self.hidden = state, size, list(own.hidden)
         if self.kind == "mlp" and not state:
             raise UserError("policy.options.state = 0: a perceptron reads only the state: set it to the state's size")
         with torch.random.fork_rng(devices=[]):
@@ -77,18 +72,18 @@ class Small(ActingPolicy):
                 layers += [linear, nn.Tanh() if self.kind == "mlp" else nn.ReLU()]
                 width = inner
             self.width = width or state
-            self.head = Flow(self.width, dims) if head == "flow" else Normal(self.width, dims, spread)
+            self.head = Flow(self.width, dims) if own.head == "flow" else Normal(self.width, dims, own.spread)
             places = (
                 nn.Embedding(chunk, self.width) if chunk > 1 else None
             )  # a single embedding would be a second bias that learns much faster
             if places is not None:
                 nn.init.normal_(places.weight, std=0.02)
-        self.head_kind = head
+        self.head_kind = own.head
         self.eye, self.body, self.places = eye, nn.Sequential(*layers), places
         parts = {"eye": eye, "body": self.body, **({} if places is None else {"places": places}), "head": self.head}
         self.model = nn.ModuleDict(parts).to(self.device)
-        if given:
-            self.load(given)
+        if place:
+            self.load(place)
 
     @staticmethod
     def check(config: PolicyConfig) -> None:

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from mmrl import Case, Score
 from mmrl.api.endpoints.answers import NoAnswer
 from mmrl.api.endpoints.client import Question
 from mmrl.api.endpoints.judges import fenced, judge_endpoint
+from mmrl.api.endpoints.options import AnswerOptions, Count, Temperature
 from mmrl_tools.deepeyes import episode_of, judged_by_rule, perception, total
 
 ASKED = 4000
@@ -30,6 +32,14 @@ The given answer:
 Reply with one digit and nothing else: 1 if it means the same, 0 if it doesn't."""
 
 
+@dataclass(kw_only=True)
+class JudgeOptions(AnswerOptions):
+    """The temperature is the published one."""
+
+    max_tokens: Count = 16
+    temperature: Temperature = 0.3
+
+
 class JudgedReward:
     """`deepeyes.reward` with a judge: -0.2 to 2.
 
@@ -38,32 +48,13 @@ class JudgedReward:
     failure.
     """
 
-    def __init__(
-        self,
-        model: str,
-        base_url: str = "https://api.openai.com/v1",
-        key_variable: str = "OPENAI_API_KEY",
-        max_tokens: int = 16,
-        temperature: float = 0.3,
-        concurrency: int = 16,
-        retries: int = 4,
-        request_timeout_s: float = 60.0,
-        cache: str | None = None,
-        extra: Mapping[str, Any] | None = None,
-    ) -> None:
-        """The options are those of `mmrl.api.endpoints.client.ChatEndpoint`; the temperature is the published one. Raises
-        UserError for ones that can't work."""
-        self.max_tokens, self.temperature = max_tokens, temperature
-        self.endpoint = judge_endpoint(
-            model,
-            base_url,
-            key_variable,
-            request_timeout_s=request_timeout_s,
-            concurrency=concurrency,
-            retries=retries,
-            cache=cache,
-            extra=extra,
-        )
+    options_class = JudgeOptions
+
+    def __init__(self, **options: Any) -> None:
+        """options: see `JudgeOptions`. Raises UserError for ones that can't work."""
+        own = JudgeOptions(**options)
+        self.max_tokens, self.temperature = own.max_tokens, own.temperature
+        self.endpoint = judge_endpoint(own)
 
     @classmethod
     def check(cls, cameras: Mapping[str, Sequence[str]], **options: Any) -> None:

@@ -22,7 +22,7 @@ class Endpoint:
 
 
 def judged(*answers):
-    made = JudgedReward("tiny")
+    made = JudgedReward(model="tiny")
     made.endpoint = Endpoint(*(Answer(text=a, finished=True, num_tokens=1) if isinstance(a, str) else a for a in answers))
     return made
 
@@ -54,7 +54,7 @@ def test_it_reads_the_answer_and_the_right_one_within_lines_that_they_cannot_hol
 
 
 def test_a_smoke_run_asks_nobody():
-    assert JudgedReward("tiny")([Case(completion=RIGHT, answer="crimson")])[0].value == pytest.approx(2.0)
+    assert JudgedReward(model="tiny")([Case(completion=RIGHT, answer="crimson")])[0].value == pytest.approx(2.0)
 
 
 def test_options_that_cannot_work_are_refused_before_a_run():

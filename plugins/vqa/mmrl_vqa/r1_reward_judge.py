@@ -9,12 +9,14 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from mmrl import Case, Score
 from mmrl.api.endpoints.answers import NoAnswer
 from mmrl.api.endpoints.client import Question
 from mmrl.api.endpoints.judges import fenced, judge_endpoint
+from mmrl.api.endpoints.options import AnswerOptions, Count, Temperature
 from mmrl.api.verifiers.parse import MAX_LENGTH, first_tag
 from mmrl_vqa.r1_reward import reward
 
@@ -35,6 +37,14 @@ The verdict:
 Reply with one digit and nothing else: 1 if they agree, 0 if they don't."""
 
 
+@dataclass(kw_only=True)
+class JudgeOptions(AnswerOptions):
+    """The temperature is the published one."""
+
+    max_tokens: Count = 4096
+    temperature: Temperature = 0.1
+
+
 class JudgedReward:
     """0.5 x format + accuracy x (1 + 0.5 x consistency), 0 to 2: consistency is 1 if the judge finds that the last lines before
     the first `<answer>` agree with the answer, -1 where it finds that they don't, and 0 where it can't be read three times.
@@ -44,31 +54,13 @@ class JudgedReward:
     depend on the judge.
     """
 
-    def __init__(
-        self,
-        model: str,
-        base_url: str = "https://api.openai.com/v1",
-        key_variable: str = "OPENAI_API_KEY",
-        max_tokens: int = 4096,
-        temperature: float = 0.1,
-        concurrency: int = 16,
-        retries: int = 4,
-        request_timeout_s: float = 60.0,
-        cache: str | None = None,
-        extra: Mapping[str, Any] | None = None,
-    ) -> None:
-        """The options are those of `mmrl.api.endpoints.client.ChatEndpoint`. Raises UserError for ones that can't work."""
-        self.max_tokens, self.temperature = max_tokens, temperature
-        self.endpoint = judge_endpoint(
-            model,
-            base_url,
-            key_variable,
-            request_timeout_s=request_timeout_s,
-            concurrency=concurrency,
-            retries=retries,
-            cache=cache,
-            extra=extra,
-        )
+    options_class = JudgeOptions
+
+    def __init__(self, **options: Any) -> None:
+        """options: see `JudgeOptions`. Raises UserError for ones that can't work."""
+        own = JudgeOptions(**options)
+        self.max_tokens, self.temperature = own.max_tokens, own.temperature
+        self.endpoint = judge_endpoint(own)
 
     @classmethod
     def check(cls, cameras: Mapping[str, Sequence[str]], **options: Any) -> None:

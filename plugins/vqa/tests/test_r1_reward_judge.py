@@ -22,7 +22,7 @@ class Endpoint:
 
 
 def judged(*answers):
-    made = JudgedReward("tiny")
+    made = JudgedReward(model="tiny")
     made.endpoint = Endpoint(*(Answer(text=a, finished=True, num_tokens=1) if isinstance(a, str) else a for a in answers))
     return made
 
@@ -68,4 +68,4 @@ def test_options_that_cannot_work_are_refused_before_a_run():
         JudgedReward.check({}, model="m", key_variable="HOME")
     spec = plugins.registry().get("verifiers", "vqa/judged-reward@r1-reward")
     assert (spec.low, spec.high) == (0.0, 2.0)
-    assert all(value(JudgedReward("tiny"), f"{RIGHT}" + "\n" * n) in (1.0, 2.0, 0.5, 1.5) for n in range(2))
+    assert all(value(JudgedReward(model="tiny"), f"{RIGHT}" + "\n" * n) in (1.0, 2.0, 0.5, 1.5) for n in range(2))

@@ -6,19 +6,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 
 from mmrl import SamplingRule, Trajectory, UserError
 from mmrl.api.endpoints.judges import judge_endpoint
 from mmrl.api.endpoints.messages import ChatEncoder
-from mmrl.api.errors import is_finite
+from mmrl.api.endpoints.options import EndpointOptions
 from mmrl.api.sampling import Group, StepSampler
 from mmrl.api.seeds import derive
 from mmrl.api.simulators.types import Observation
-from mmrl.api.tasks.option_checks import check_integer, check_type
+from mmrl.api.specs import Bounds
 from mmrl.api.types import Score
 from mmrl_judge.preferred.asking import Verdicts, compare
 from mmrl_judge.preferred.reward import Ensemble
@@ -30,70 +30,62 @@ SAME = 1e-3
 """Pictures that differ by less are one picture, and aren't compared."""
 
 
+Number = Annotated[int, Bounds(low=1, high=10_000_000)]
+
+
+@dataclass(kw_only=True)
+class PreferredOptions(EndpointOptions):
+    goal: str = ""
+    """What the pictures are compared by. Empty: the episode's instruction, and then only pictures of one instruction are
+    compared."""
+    camera: str = ""
+    """Name of a camera. Empty: the first one."""
+    every: Number = 1
+    """Steps between two rounds of comparisons."""
+    after: Annotated[int, Bounds(low=0, high=10_000_000)] = 0
+    """Steps before the first round, such as those that explore."""
+    pairs: Number = 40
+    """Pairs of pictures in a round."""
+    questions: Annotated[int, Bounds(low=1, high=2)] = 1
+    """For each pair 1, or 2: the model describes the pictures, and then says by its description alone which is nearer to the
+    goal."""
+    most: Number = 20_000
+    """Comparisons of the whole run."""
+    remembered: Number = 5000
+    """Pictures among which pairs are drawn, and pairs that are learned from, the newest."""
+    members: Number = 3
+    """Networks of the ensemble."""
+    learning_rate: Annotated[float, Bounds(above=0, high=1)] = 3e-4
+    """Of Adam."""
+    batch_size: Number = 128
+    """Pairs of a batch."""
+    epochs: Number = 5
+    """Passes over the pairs after a round, at most."""
+    weight: Annotated[float, Bounds(low=-1e30, high=1e30)] = 1.0
+    """Weight of the learned reward."""
+    device: Literal["cpu", "cuda"] = "cpu"
+    """Where the networks are."""
+    max_tokens: Number = 1024
+    """Most tokens of an answer, its thoughts included."""
+
+
 class Preferred(SamplingRule):
     """Pays each call of the policy for the picture that it led to, by a reward that is learned from comparisons of pictures."""
 
     rewards: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        *,
-        model: str,
-        goal: str = "",
-        camera: str = "",
-        every: int = 1,
-        after: int = 0,
-        pairs: int = 40,
-        questions: int = 1,
-        most: int = 20_000,
-        remembered: int = 5000,
-        members: int = 3,
-        learning_rate: float = 3e-4,
-        batch_size: int = 128,
-        epochs: int = 5,
-        weight: float = 1.0,
-        device: Literal["cpu", "cuda"] = "cpu",
-        base_url: str = "https://api.openai.com/v1",
-        key_variable: str = "OPENAI_API_KEY",
-        max_tokens: int = 1024,
-        concurrency: int = 16,
-        retries: int = 4,
-        request_timeout_s: float = 60.0,
-        max_calls: int | None = None,
-        cache: str | None = None,
-        extra: Mapping[str, Any] | None = None,
-        omit: Sequence[str] = (),
-    ) -> None:
-        """model: name of a model that the endpoint serves. goal: what the pictures are compared by; the episode's instruction
-        when empty, and then only pictures of one instruction are compared. camera: its name; the first when empty. every: steps
-        between two rounds of comparisons. after: steps before the first round, such as those that explore. pairs: of pictures in
-        a round. questions: for each pair, 1, or 2: the model describes the pictures, and then says by its description alone which
-        is nearer to the goal. most: comparisons of the whole run. remembered: pictures among which pairs are drawn, and pairs
-        that are learned from, the newest. members: networks of the ensemble. learning_rate: of Adam. batch_size: pairs. epochs:
-        passes over the pairs after a round, at most. weight: of the learned reward. device: of the networks, cpu or cuda.
-        base_url, key_variable, max_tokens, concurrency, retries, request_timeout_s, max_calls, cache, extra, omit: of the
-        endpoint, as those of judge/openai."""
-        for name, value in (("goal", goal), ("camera", camera)):
-            check_type(name, value, str)
-        counts = {"every": every, "pairs": pairs, "most": most, "remembered": remembered, "members": members}
-        for name, number in (counts | {"batch_size": batch_size, "epochs": epochs, "max_tokens": max_tokens}).items():
-            check_integer(name, number, 1, 10_000_000)
-        check_integer("after", after, 0, 10_000_000)
-        check_integer("questions", questions, 1, 2)
-        if not is_finite(learning_rate) or learning_rate <= 0:
-            raise UserError(f"learning_rate = {learning_rate!r:.60} must be a number above 0")
-        if not is_finite(weight):
-            raise UserError(f"weight = {weight!r:.60} must be a number")
-        if device not in ("cpu", "cuda") or (device == "cuda" and not torch.cuda.is_available()):
-            raise UserError(f"device = {device!r}: use cpu, or cuda where there is a GPU")
-        self.goal, self.camera, self.every, self.after, self.pairs, self.most = goal, camera, every, after, pairs, most
-        self.remembered, self.members, self.learning_rate = remembered, members, learning_rate
-        self.batch_size, self.epochs, self.weight, self.device = batch_size, epochs, weight, torch.device(device)
-        self.questions, self.max_tokens, self.encoder = questions, max_tokens, ChatEncoder()
-        endpoint = {"concurrency": concurrency, "retries": retries, "max_calls": max_calls, "cache": cache}
-        self.endpoint = judge_endpoint(
-            model, base_url, key_variable, request_timeout_s=request_timeout_s, **endpoint, extra=extra, omit=omit
-        )
+    options_class = PreferredOptions
+
+    def __init__(self, **options: Any) -> None:
+        """options: see `PreferredOptions`."""
+        own = PreferredOptions(**options)
+        if own.device == "cuda" and not torch.cuda.is_available():
+            raise UserError("device = 'cuda': use cpu, or cuda where there is a GPU")
+        self.goal, self.camera, self.every, self.after = own.goal, own.camera, own.every, own.after
+        self.pairs, self.most, self.remembered, self.members = own.pairs, own.most, own.remembered, own.members
+        self.learning_rate, self.batch_size, self.epochs = own.learning_rate, own.batch_size, own.epochs
+        self.weight, self.device, self.questions = own.weight, torch.device(own.device), own.questions
+        self.max_tokens, self.encoder, self.endpoint = own.max_tokens, ChatEncoder(), judge_endpoint(own)
         self.ensemble: Ensemble | None = None
         self.seen: list[tuple[torch.Tensor, str]] = []
         """Pictures uint8 [H, W, 3] and what their episodes were asked for, the newest last."""
