@@ -73,7 +73,7 @@ class CompiledForward:
     """The forward pass of a layer."""
 
     def __init__(self, layer: torch.nn.Module) -> None:
-        self.layer, self.kind = layer, kind_of(type(layer))
+        self.layer, self.kind = layer, kind_of(type(layer))  # type: ignore[arg-type]  # a class is hashable
         self.chosen: bool | None = None
         """Whether every call runs compiled code; None: each call decides."""
 

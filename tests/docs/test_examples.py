@@ -41,6 +41,8 @@ WITHOUT = {
     **dict.fromkeys((f"mmrl.api.annotations.{name}" for name in READ), OPTIONS),
     "mmrl.api.simulators.processes.child.serve": CHANNEL,
     "mmrl.api.simulators.processes.process.Process": CHANNEL,
+    "mmrl.api.transfer.Pinned": "a part of `upload`, whose example runs it",
+    "mmrl.api.transfer.stream_of": "a key of caches on a GPU",
 }
 """Names of `mmrl.api` without an example, and why."""
 
