@@ -2032,6 +2032,7 @@ ENTRIES = {
     ),
     "compute.weight_transfer": Effect(
         to="broadcast",
+        each=True,
         also={"compute.placement": "separate"},
         seen=both(lambda r: r.transfers, ["store"], ["broadcast"]),
         why="no copy on the host: test_weight_broadcast.py",

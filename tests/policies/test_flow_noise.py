@@ -137,7 +137,13 @@ def test_a_guided_flow_keeps_the_noise_of_what_it_is_told():
     torch.testing.assert_close(found.logprobs_nKC[..., 0], expected, atol=2e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("ends", [[0.2, 0.1], [0.0, 0.1], [0.1], 0.1, "ab", [True, 2.0], [0.1, 101.0]])
-def test_ends_that_are_no_deviations_are_refused(ends):
-    with pytest.raises(UserError, match=r"policy\.options\.noise_range = .* must be two numbers, the smaller first, above 0"):
+NUMBERS, TWO = "must be a list of numbers above 0 and at most 100", "must be two numbers, the smaller first"
+
+
+@pytest.mark.parametrize(
+    ("ends", "message"),
+    [([0.2, 0.1], TWO), ([0.1], TWO), *((ends, NUMBERS) for ends in ([0.0, 0.1], 0.1, "ab", [True, 2.0], [0.1, 101.0]))],
+)
+def test_ends_that_are_no_deviations_are_refused(ends, message):
+    with pytest.raises(UserError, match=rf"policy\.options\.noise_range = .* {message}$"):
         pi0(noisy="learned", noise_range=ends)

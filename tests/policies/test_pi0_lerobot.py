@@ -222,9 +222,9 @@ def test_the_way_of_resizing_is_saved_and_may_be_changed(layout, tmp_path):
 @pytest.mark.parametrize(
     ("kind", "options", "message"),
     [
-        ("pi0", {"resize": "pillow"}, r"policy\.options\.resize = 'pillow' is unknown: choose one of auto, openpi, lerobot$"),
-        ("pi0", {"layout": "openpi"}, r"policy\.options\.layout = 'openpi' is unknown: choose one of auto, transf"),
-        ("pi05", {"layout": "transformers"}, r"options\.layout = 'transformers' is unknown: choose one of auto, lerobot$"),
+        ("pi0", {"resize": "pillow"}, r"policy\.options\.resize = 'pillow' must be one of 'auto', 'openpi', 'lerobot'$"),
+        ("pi0", {"layout": "openpi"}, r"policy\.options\.layout = 'openpi' must be one of 'auto', 'transformers', 'lerobot'$"),
+        ("pi05", {"layout": "transformers"}, r"options\.layout = 'transformers' must be one of 'auto', 'lerobot'$"),
     ],
 )
 def test_another_way_is_refused(kind, options, message):
