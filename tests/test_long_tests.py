@@ -9,14 +9,20 @@ import long_tests
 pytest_plugins = ["pytester"]
 
 
-def test_a_function_is_as_long_as_its_longest_case_on_any_process(tmp_path):
+def test_a_function_is_as_long_as_its_average_case_on_all_processes(tmp_path):
     rows = {
-        "gw0": [["tests/a.py::test_x[1]", 0.2], ["tests/a.py::test_x[b[0]]", 1.26], ["tests/a.py::test_y", 0.5]],
-        "gw1": [["tests/a.py::test_x[2]", 0.9], ["plugins/p/tests/b.py::test_z", 0.51]],
+        "gw2": [["p/b.py::test_w[2]", 0.01]],
+        "gw0": [["tests/a.py::test_x[1]", 0.3], ["tests/a.py::test_x[b[0]]", 1.26], ["tests/a.py::test_y", 0.2]],
+        "gw1": [
+            ["tests/a.py::test_x[2]", 0.9],
+            ["p/b.py::test_z", 0.21],
+            ["p/b.py::test_w[1]", 0.3],
+            ["p/b.py::test_w[2]", 0.01],
+        ],
     }
     for name, found in rows.items():
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in found))
-    assert long_tests.longest(tmp_path) == {"plugins/p/tests/b.py::test_z": 0.5, "tests/a.py::test_x": 1.3}
+    assert long_tests.seconds_of(tmp_path) == {"p/b.py::test_z": 0.21, "tests/a.py::test_x": 0.82}
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@
     python tests/support/long_tests.py FOLDER
 
 The first command writes the seconds of each test into the folder, the second writes `tests/long.json` from them: the functions
-one case of which takes more than `LONG_S` on a quiet machine, with its seconds. At collection they get the mark `long`, unless
-they are marked `everyday`, and `make test` leaves them out. A new test is short until it is measured.
+whose cases take more than `LONG_S` on average on a quiet machine, with these seconds. At collection they get the mark `long`,
+unless they are marked `everyday`, and `make test` leaves them out. A new test is short until it is measured.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-LONG_S = 0.5
+LONG_S = 0.2
 LIST = Path(__file__).parents[1] / "long.json"
 FOLDER = "MMRL_TEST_SECONDS"
 """The variable with the folder where seconds are written, a file for each process of pytest-xdist."""
@@ -49,17 +49,18 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     return answer
 
 
-def longest(folder: Path) -> dict[str, float]:
-    """Function -> seconds of its longest case, of those that are long; sorted."""
-    found: dict[str, float] = {}
+def seconds_of(folder: Path) -> dict[str, float]:
+    """Function -> seconds of its average case, of those that are long; sorted. The longest case says less: it may be the first one,
+    which pays for imports that all need."""
+    found: dict[str, list[float]] = {}
     for path in folder.glob("*.jsonl"):
         for nodeid, seconds in map(json.loads, path.read_text("utf-8").splitlines()):
-            name = function_of(nodeid)
-            found[name] = max(found.get(name, 0.0), seconds)
-    return {name: round(seconds, 1) for name, seconds in sorted(found.items()) if seconds > LONG_S}
+            found.setdefault(function_of(nodeid), []).append(seconds)
+    means = {name: round(sum(cases) / len(cases), 2) for name, cases in sorted(found.items())}
+    return {name: seconds for name, seconds in means.items() if seconds > LONG_S}
 
 
 if __name__ == "__main__":
-    measured = longest(Path(sys.argv[1]))
+    measured = seconds_of(Path(sys.argv[1]))
     LIST.write_text(json.dumps(measured, indent=0) + "\n", "utf-8")
-    print(f"{len(measured)} tests take more than {LONG_S} s")
+    print(f"{len(measured)} tests take more than {LONG_S} s a case")
