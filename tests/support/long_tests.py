@@ -50,8 +50,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 
 def seconds_of(folder: Path) -> dict[str, float]:
-    """Function -> seconds of its average case, of those that are long; sorted. The longest case says less: it may be the first one,
-    which pays for imports that all need."""
+    """Function -> seconds of its average case, of those that are long; sorted. The longest case says less: it may be the
+    first one, which pays for imports that all need."""
     found: dict[str, list[float]] = {}
     for path in folder.glob("*.jsonl"):
         for nodeid, seconds in map(json.loads, path.read_text("utf-8").splitlines()):
