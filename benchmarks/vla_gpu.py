@@ -2,12 +2,13 @@
 part.
 
     python benchmarks/vla_gpu.py [--size 3b|7b|tiny] [--environments 64] [--episode 20] [--decoding one-by-one|parallel]
-        [--chunk 1] [--pixels 224] [--steps 3] [--lanes 1] [--no-profile] [--streams]
+        [--chunk 1] [--pixels 224] [--steps 3] [--lanes 1] [--checkpointing] [--no-profile] [--streams]
 
 LoRA of rank 32 in all parts, the embedded table as the simulator, one episode per environment and step, an update of 32
-mini-batches. If memory runs out, the calls of a forward pass (`--calls`) are halved, twice at most, and `error` says so. For
-comparison: about 13 environment steps per second on an A100 (RL4VLA, 2 million in 42 hours), about 41 on six GPUs (RLinf, from a
-user's report). `--size tiny --device cpu` runs the same code anywhere. Prints one JSON object.
+mini-batches, without gradient checkpointing. If memory runs out, that is switched on, then the calls of a forward pass
+(`--calls`) are halved, and `error` says so. For comparison: about 13 environment steps per second on an A100 (RL4VLA, 2 million
+in 42 hours), about 41 on six GPUs (RLinf, from a user's report). `--size tiny --device cpu` runs the same code anywhere. Prints
+one JSON object.
 
 `--streams` then times episodes alone, in turn: in one lane, in two with simulator and policy on one CUDA stream, and in two with
 a stream of its own for the policy (`streams`: environment steps per second of each, and how many times the second the last is).
@@ -67,7 +68,7 @@ class Step:
         self.algorithm = load_algorithm("ppo", {"gamma": 0.99})
         critic = Critic(self.policy, CriticConfig(hidden_sizes=[512, 128]), 0, args.chunk)
         self.learner = Learner(
-            self.policy, self.stage, self.algorithm, critic=critic, train=TrainConfig(gradient_checkpointing=args.size != "tiny")
+            self.policy, self.stage, self.algorithm, critic=critic, train=TrainConfig(gradient_checkpointing=args.checkpointing)
         )
         self.critic = critic
         self.collector = self.acting(args.lanes)
@@ -167,6 +168,7 @@ def main() -> None:
     parser.add_argument("--size", choices=SIZES, default="7b")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--decoding", choices=["one-by-one", "parallel"], default="one-by-one")
+    parser.add_argument("--checkpointing", action="store_true", help="compute activations again in the backward pass")
     parser.add_argument("--no-profile", action="store_true", help="leave out the costliest kernels")
     parser.add_argument("--streams", action="store_true", help="time episodes with and without a stream of the policy's own")
     for name, default in dict(
@@ -176,7 +178,9 @@ def main() -> None:
     args = parser.parse_args()
 
     def lower() -> None:
-        args.calls = max(1, args.calls // 2)
+        if args.checkpointing:
+            args.calls = max(1, args.calls // 2)
+        args.checkpointing = True
 
     print(json.dumps({"benchmark": "vla_gpu", **lowering(measured, args, lower), "machine": machine()}))
 
