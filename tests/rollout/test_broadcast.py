@@ -112,9 +112,9 @@ def test_two_buckets_are_in_use_and_no_more():
     sender.close()
 
 
-def test_a_receiver_that_dies_is_noticed_at_once_and_a_new_group_sends_all():
+def test_a_receiver_that_leaves_is_noticed_at_once_by_all_and_a_new_group_sends_all():
     sender, receivers = joined(2)
-    receivers.groups[1].close()  # as when its process is killed
+    receivers.groups[1].close()
     with pytest.raises(WeightsLost):
         sender.send(iter(made_weights()), receivers.announce, receivers.settle)
     assert sender.group is None

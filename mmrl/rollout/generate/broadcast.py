@@ -8,6 +8,7 @@ next generation number, and members of an earlier one are told apart by it.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import threading
 import time
@@ -22,7 +23,10 @@ from mmrl.rollout.generate.weights import Bucket, Named, Place, filled, weights_
 
 PATIENCE_S = 300.0
 """Seconds in which a member must have joined, or taken a bucket."""
-_POLL_S = 0.001
+_POLL_S, _LOOK_S = 0.001, 0.5
+"""Seconds between two looks at a broadcast, and at whether a member has left."""
+_CLOSED = "closed"
+"""Key in the group's store: a member has left."""
 
 
 class Meeting(NamedTuple):
@@ -107,22 +111,34 @@ class Group:
         """Wait until a broadcast is complete. Raises WeightsLost if it fails, or takes longer than `PATIENCE_S`.
 
         It looks again and again, since `Work.wait` of NCCL doesn't wait on the host, and its own deadline ends the process."""
-        deadline = time.monotonic() + PATIENCE_S
+        began = looked = time.monotonic()
         try:
             while not work.is_completed():
-                if time.monotonic() > deadline:
+                if (now := time.monotonic()) > began + PATIENCE_S:
                     raise WeightsLost(f"no broadcast within {PATIENCE_S:g} s")
+                if now > looked + _LOOK_S:
+                    looked = now
+                    if self.store.check([_CLOSED]):
+                        raise WeightsLost("another member has left the group")
                 time.sleep(_POLL_S)
             work.wait()
         except RuntimeError as error:
-            self.close()  # so that the others are told
+            self.close()
             raise WeightsLost(str(error)) from error
 
     def close(self) -> None:
-        """Leave the group; the others' broadcasts fail."""
-        if self.group is not None:
-            self.group.abort()
-        self.group = None  # which closes gloo's connections
+        """Leave the group, and tell the others, who may wait for this process."""
+        if self.group is None:
+            return
+        with contextlib.suppress(RuntimeError):  # the sender, who has the store, may be gone
+            self.store.set(_CLOSED, "")
+        self.group.abort()
+        _left.append(self.group)
+        self.group = None
+
+
+_left: list[Any] = []
+"""Groups that this process has left. They are kept, since gloo's destructor waits for broadcasts that are under way."""
 
 
 def _backend(store: Any, rank: int, size: int, patience: datetime.timedelta, device: torch.device) -> Any:
@@ -218,4 +234,4 @@ class WeightSender:
         """Leave the group, if there is one; receivers that wait in it are told."""
         if self.group is not None:
             self.group.close()
-        self.group = self._store = None
+        self.group = None
