@@ -116,7 +116,8 @@ def test_without_a_sandbox_or_matplotlib_the_task_says_what_to_install(monkeypat
 @needs_sandbox
 @pytest.mark.slow
 @pytest.mark.parametrize("level", ["easy", "middle", "hard"])
-def test_the_programs_of_all_charts_draw_what_they_say(level):
+def test_the_programs_of_all_charts_draw_what_they_say(level, monkeypatch):
+    monkeypatch.setattr(plots, "SECONDS", 120.0)  # a busy machine needs more than 8 for the start of matplotlib
     kinds = {}
     for number in range(12):
         chart = random_chart(chance(0, level, str(number)), level)
