@@ -46,7 +46,7 @@ def shard(model: Any, layered: bool = True) -> Sharded:
     every rank, as FSDP gathers one dtype at a time: a small head of float32 on a model of bfloat16."""
     mesh = init_device_mesh(next(model.parameters()).device.type, (distributed.get_world_size(),))
     names = {module: name for name, module in model.named_modules()}
-    layers = [module for module in repeated_layers(model) if layered and part_of(names[module]) == "language"]
+    layers: list[Any] = [module for module in repeated_layers(model) if layered and part_of(names[module]) == "language"]
     sizes: Counter[torch.dtype] = Counter()
     for parameter in model.parameters():
         sizes[parameter.dtype] += parameter.numel()
