@@ -20,8 +20,8 @@ MFU is the floating-point operations that the step's tokens need, divided by tho
 Prompts count once per group, as they are computed once; operations that checkpointing repeats don't count. `mfu_unshared` counts
 prompts once per completion, for comparison with systems that compute them so. `kernels` has the costliest ones of sampling eight
 tokens and of the update on them, after the timed steps. If memory runs out, `--budget` and `--at-once` are halved, twice at most,
-and `error` says so. `--compile` adds, after the steps, an update on the last step's rollouts without and with `train.compile`:
-seconds of each, and of the first compiled one, which also compiles. `--size tiny --device cpu` runs the same code anywhere. Prints one JSON
+and `error` says so. `--compile` adds, after the steps, updates without and with `train.compile`
+in turn on one batch, with the first of each apart, as it compiles. `--size tiny --device cpu` runs the same code anywhere. Prints one JSON
 object."""  # noqa: E501
 
 from __future__ import annotations
@@ -146,19 +146,25 @@ class Step:
         return pack(rollouts, Credit(advantages=advantages), self.policy, shared_prefix=True, budget=self.args.budget)
 
     def compiled(self) -> dict[str, Any]:
-        """Seconds of an update without and with compiled layers, each the second of two. `failures`: of kinds of layers."""
-        batch, found = self.packed(self.sample(self.args.tokens, 0), 0), {}
+        """Seconds of an update without and with compiled layers: `first`, which also compiles, and the median of three rounds, in
+        turn. `failures`: of kinds of layers."""
+        batch = self.packed(self.sample(self.args.tokens, 0), 0)
+        rows: dict[str, list[float]] = {"eager": [], "compiled": []}
         before = self.learner.train
-        for name, on in (("eager", False), ("compiled", True)):
-            self.learner.train = before.model_copy(update={"compile": on})
-            for when in ("first_", ""):
-                _, seconds = clock(self.policy, lambda: self.learner.update([batch], 0))
-                found[f"{when}{name}_s"] = round(seconds, 4)
-                print(f"{when}{name}: {seconds:.3f} s", file=sys.stderr, flush=True)
+        for _ in range(4):
+            for name, seconds in rows.items():
+                self.learner.train = before.model_copy(update={"compile": name == "compiled"})
+                seconds.append(clock(self.policy, lambda: self.learner.update([batch], 0))[1])
+                print(f"{name} update: {seconds[-1]:.3f} s", file=sys.stderr, flush=True)
         self.learner.train = before
         kinds = {type(layer) for layer in repeated_layers(self.policy.model)}
-        failures = {kind.__name__: failure for kind in kinds if (failure := kind_of(kind).failure)}
-        return found | {"ratio": round(found["eager_s"] / found["compiled_s"], 3), "failures": failures}
+        medians = {name: statistics.median(seconds[1:]) for name, seconds in rows.items()}
+        return {
+            "first_s": {name: round(seconds[0], 4) for name, seconds in rows.items()},
+            "median_s": {name: round(seconds, 4) for name, seconds in medians.items()},
+            "ratio": round(medians["eager"] / medians["compiled"], 3),
+            "failures": {kind.__name__: failure for kind in kinds if (failure := kind_of(kind).failure)},
+        }
 
     def profile(self, tokens: int = 8) -> dict[str, list[dict[str, Any]]]:
         """The costliest kernels of sampling a few tokens, and of the update on them; as text in the file for profiles."""

@@ -63,10 +63,12 @@ def compiled(forward: Callable[..., Any]) -> Callable[..., Any]:
     return found
 
 
-@functools.cache
+_KINDS: dict[type[torch.nn.Module], Kind] = {}
+"""One for a class, in this process: all models, stages and passes share what is compiled."""
+
+
 def kind_of(layer: type[torch.nn.Module]) -> Kind:
-    """One for a class, in this process: all models, stages and passes share what is compiled."""
-    return Kind(layer)
+    return _KINDS.setdefault(layer, Kind(layer))
 
 
 class CompiledForward:

@@ -5,7 +5,6 @@ C++ that inductor makes takes minutes to compile.
 """
 
 import contextlib
-import functools
 import warnings
 
 import pytest
@@ -56,7 +55,7 @@ def compile_by(monkeypatch):
         torch._dynamo.reset()
         counters.clear()
         monkeypatch.setattr(compiling, "compiled", compiled)
-        monkeypatch.setattr(compiling, "kind_of", functools.cache(compiling.Kind))
+        monkeypatch.setattr(compiling, "_KINDS", {})
 
     return use
 
@@ -98,11 +97,11 @@ class Small(GradientCheckpointingLayer):
         return x + (x @ self.weight).tanh()
 
 
-def passed(model, on, **checkpointed):
+def passed(model, on, rows=3, **checkpointed):
     """(output, gradient of each weight)."""
     model.zero_grad()
     with compiled_layers([model], on), gradient_checkpointing(model, bool(checkpointed), **checkpointed):
-        output = model(torch.linspace(-1.0, 1.0, 12).view(3, 4))
+        output = model(torch.linspace(-1.0, 1.0, rows * 4).view(rows, 4))
     output.square().sum().backward()
     return output.detach(), *(p.grad.clone() for p in model.parameters())
 
@@ -178,6 +177,16 @@ def test_errors_of_a_layer_are_its_own(compile_by):
     assert not warned
 
 
+def test_layers_and_rows_of_many_lengths_share_what_is_compiled(compile_by):
+    compile_by("traced")
+    model, counted = torch.nn.Sequential(Small(), Small(), Small()), []
+    for rows in (3, 5, 8, 21):
+        assert close(passed(model, False, rows=rows), passed(model, True, rows=rows))
+        counted.append(counters["stats"]["unique_graphs"])
+    assert 1 <= counted[0] == counted[-1] <= 2, "the first layer's inputs have no gradient"
+
+
+@pytest.mark.slow
 def test_the_same_numbers_for_rows_of_many_lengths_by_the_same_code(compile_by):
     compile_by("traced")
     vlm, counted = cases.policy("qwen2_5_vl"), []
@@ -272,7 +281,7 @@ def test_a_whole_run_with_a_reference_and_a_critic_and_its_resume(compile_by, mo
 
 @pytest.mark.slow
 def test_the_code_that_inductor_makes(monkeypatch):
-    monkeypatch.setattr(compiling, "kind_of", functools.cache(compiling.Kind))
+    monkeypatch.setattr(compiling, "_KINDS", {})
     torch._dynamo.reset()
     vlm = VLM(PolicyConfig(model="tiny:qwen2_5_vl:hidden=32,layers=2"))
     with told() as warned:
