@@ -15,7 +15,7 @@ from mmrl.rollout.generate.vllm import VllmGenerator
 from mmrl.rollout.generate.weights import changed_weights, parameter_versions
 from vllm_cases import FAMILY, GAP, differences, varied
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 ROOM = 2**16
 
 
