@@ -109,6 +109,10 @@ REFUSED = {
         {"compute": {"learners": 2}, "train": {"offload_optimizer": True}},
         r"train\.offload_optimizer doesn't support weights sharded over compute\.learners = 2, which spread the optimiser",
     ),
+    "compiled layers of 4 bits": (
+        {"policy": {**LORA, "lora": {"nf4": ["language"]}}, "train": {"compile": True}},
+        r"train\.compile doesn't support weights of 4 bits \(policy\.lora\.nf4\): leave one of them out",
+    ),
     "compiled layers of shared rows": (
         {"compute": {"learners": 2, "sequence_parallel": 2}, "train": {"compile": True}},
         r"train\.compile doesn't support rows that compute\.sequence_parallel = 2 learners share: leave one of them out",

@@ -145,12 +145,14 @@ def check_quantized(config: RunConfig) -> None:
 
 
 def check_compile(config: RunConfig) -> None:
-    """Refuse compiled layers of policies that don't call their layers or weren't tried so."""
+    """Refuse compiled layers of policies that don't call their layers, and what torch can't trace or wasn't tried so."""
     kinds = ("vlm", "reward", "vla")
     if not config.train.compile:
         return
     if config.policy.kind not in kinds:
         raise UserError(f"train.compile is for policies of kind {', '.join(kinds)}, not {config.policy.kind!r}: leave it out")
+    if config.policy.lora is not None and config.policy.lora.nf4:
+        raise UserError("train.compile doesn't support weights of 4 bits (policy.lora.nf4): leave one of them out")
     if config.compute.sequence_parallel > 1:
         raise UserError(
             f"train.compile doesn't support rows that compute.sequence_parallel = {config.compute.sequence_parallel} learners "
