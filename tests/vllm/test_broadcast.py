@@ -16,7 +16,7 @@ from mmrl.rollout.generate.weights import changed_weights, parameter_versions
 from vllm_cases import FAMILY, GAP, differences, varied
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
-ROOM = 2**16
+ROOM = 2**19
 
 
 def broadcast(learner, generator, sender, size, before):
@@ -55,7 +55,7 @@ def broadcast(learner, generator, sender, size, before):
     return sent, now
 
 
-@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("size", [1, pytest.param(2, marks=pytest.mark.exhaustive)])
 def test_weights_in_buckets_reach_all_processes_of_vllm(clip, size):
     learner, policy = cases.policy(FAMILY, hidden=128), cases.policy(FAMILY, hidden=128)
     settings = ComputeConfig(sampler="vllm", tensor_parallel=size)
