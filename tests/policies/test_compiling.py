@@ -247,10 +247,10 @@ def test_other_families(compile_by, family):
     compile_by("traced")
     vlm = other_families.policy(family)
     counted = []
-    for seed in range(3):
+    for seed in range(5):
         assert close(*both(vlm, batch(vlm, seed, longest=5 + 9 * seed)))
         counted.append(counters["stats"]["unique_graphs"])
-    assert counted[-1] == counted[1] <= 40
+    assert counted[-1] == counted[-2] <= 16, "lengths that are multiples of 8 may have code of their own, and no others"
 
 
 @pytest.mark.slow
