@@ -27,7 +27,7 @@ from mmrl.rollout.generate.local import LocalGenerator
 from mmrl.rollout.generate.room_rows import RoomRows
 from mmrl.rollout.generate.rows import Rows
 from mmrl.rollout.generate.sampling import SamplingParams
-from on_device import SIZES, loaded
+from on_device import loaded, sized, sized_parser
 from step_gpu import lowering, prompts_of, wait
 
 WORK = dict(rows=[64, 320], group=5, prompt_tokens=1000, tokens=200, pixels=512, steps=24)
@@ -116,18 +116,7 @@ def measured(args: argparse.Namespace, found: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", choices=SIZES, default="3b")
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument(
-        "--rows", type=int, nargs="+", help="multiples of the prompts, of which there are the largest by the group"
-    )
-    for name in ("group", "prompt_tokens", "tokens", "pixels", "steps"):
-        parser.add_argument(f"--{name.replace('_', '-')}", type=int, help=f"{WORK[name]}; {TINY[name]} with --size tiny")
-    args = parser.parse_args()
-    for name, value in (TINY if args.size == "tiny" else WORK).items():
-        if getattr(args, name) is None:
-            setattr(args, name, value)
+    args = sized(sized_parser(__doc__, WORK, TINY).parse_args(), WORK, TINY)
     asked = list(args.rows)
 
     def lower() -> None:

@@ -5,8 +5,9 @@ Nothing is written to disk or read from it, and the host holds no weights, so th
 
 from __future__ import annotations
 
+import argparse
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,6 +21,36 @@ from model_shapes import CONFIGS
 SIZES = ("tiny", "3b", "7b")
 EVERYWHERE = ["vision", "projector", "language"]
 """`target_modules` of adapters in all parts."""
+
+
+def sized_parser(description: str | None, work: Mapping[str, Any], tiny_work: Mapping[str, Any]) -> argparse.ArgumentParser:
+    """`--size`, `--device` and an option for each number of the work. What isn't given is filled in by `sized`."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--size", choices=SIZES, default="3b")
+    parser.add_argument("--device", default="cuda")
+    for name, value in work.items():
+        kind: dict[str, Any] = {"nargs": "+"} if isinstance(value, Sequence) else {}
+        told = f"{_told(value)}; {_told(tiny_work[name])} with --size tiny"
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int, help=told, **kind)
+    return parser
+
+
+def _told(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, Sequence) else str(value)
+
+
+def sized(args: argparse.Namespace, work: Mapping[str, Any], tiny_work: Mapping[str, Any]) -> argparse.Namespace:
+    """The arguments with the work of their size, where they don't say another."""
+    for name, value in (tiny_work if args.size == "tiny" else work).items():
+        if getattr(args, name) is None:
+            setattr(args, name, value)
+    return args
+
+
+def check_room(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    """Refuse 7B without adapters."""
+    if args.size == "7b" and not args.lora:
+        parser.error("--size 7b needs --lora RANK: its optimiser's state doesn't fit on one GPU")
 
 
 def name_of(size: str) -> str:

@@ -31,7 +31,7 @@ from mmrl.policies.vlm.vlm import VLM
 from mmrl.train.update.learner import Learner
 from mmrl.train.update.pack_conversations import pack
 from mmrl.train.update.prefetch import AT_ONCE, Prefetcher
-from on_device import SIZES, loaded
+from on_device import check_room, loaded, sized, sized_parser
 from packing_gpu import rollouts_of
 from step_gpu import clock
 
@@ -86,18 +86,10 @@ def compared(policy: VLM, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", choices=SIZES, default="3b")
-    parser.add_argument("--device", default="cuda")
-    for name, value in WORK.items():
-        parser.add_argument(f"--{name}", type=int, help=f"{value}; {TINY[name]} with --size tiny")
+    parser = sized_parser(__doc__, WORK, TINY)
     parser.add_argument("--lora", type=int, default=0, help="train adapters of this rank instead of all weights")
-    args = parser.parse_args()
-    for name, value in (TINY if args.size == "tiny" else WORK).items():
-        if getattr(args, name) is None:
-            setattr(args, name, value)
-    if args.size == "7b" and not args.lora:
-        parser.error("--size 7b needs --lora RANK: its optimiser's state doesn't fit on one GPU")
+    args = sized(parser.parse_args(), WORK, TINY)
+    check_room(parser, args)
     found = compared(loaded(args.size, args.device, lora=args.lora), args)
     print(json.dumps({"benchmark": "prefetch_gpu", **vars(args), **found, "machine": machine()}))
 

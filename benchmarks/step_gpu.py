@@ -54,7 +54,7 @@ from mmrl.train.plan.machines import current_machine
 from mmrl.train.update.learner import Learner
 from mmrl.train.update.pack_conversations import pack
 from model_shapes import Shape, shape_of
-from on_device import SIZES, loaded
+from on_device import check_room, loaded, sized, sized_parser
 
 WORK = dict(prompts=64, group=5, prompt_tokens=1000, tokens=200, pixels=512, steps=3, budget=16384)
 TINY = WORK | dict(prompts=4, prompt_tokens=80, tokens=16, pixels=112, steps=2)
@@ -283,23 +283,15 @@ def figures(step: Step, rows: list[dict[str, float]], peak: float) -> dict[str, 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", choices=SIZES, default="3b")
-    parser.add_argument("--device", default="cuda")
-    for name, value in WORK.items():
-        parser.add_argument(f"--{name.replace('_', '-')}", type=int, help=f"{value}; {TINY[name]} with --size tiny")
+    parser = sized_parser(__doc__, WORK, TINY)
     parser.add_argument("--at-once", type=int, default=0, help="completions decoded at once; 0 for all of a step")
     parser.add_argument("--no-checkpointing", action="store_true", help="keep activations instead of recomputing them")
     parser.add_argument("--no-profile", action="store_true", help="leave out the costliest kernels")
     parser.add_argument("--compile", action="store_true", help="compare updates with and without compiled layers")
     parser.add_argument("--lora", type=int, default=0, help="train adapters of this rank instead of all weights")
     parser.add_argument("--peak", type=float, default=0.0, help="operations per second of the GPU, if not its data sheet's")
-    args = parser.parse_args()
-    for name, value in (TINY if args.size == "tiny" else WORK).items():
-        if getattr(args, name) is None:
-            setattr(args, name, value)
-    if args.size == "7b" and not args.lora:
-        parser.error("--size 7b needs --lora RANK: its optimiser's state doesn't fit on one GPU")
+    args = sized(parser.parse_args(), WORK, TINY)
+    check_room(parser, args)
     asked = {"budget": args.budget, "at_once": args.at_once}
 
     def lower() -> None:

@@ -22,7 +22,9 @@ def test_a_function_is_as_long_as_its_average_case_on_all_processes(tmp_path):
     }
     for name, found in rows.items():
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in found))
-    assert long_tests.seconds_of(tmp_path) == {"p/b.py::test_z": 0.21, "tests/a.py::test_x": 0.82}
+    before = {"tests/a.py::test_y": 4.0, "tests/a.py::test_unmeasured": 3.0}
+    found = long_tests.seconds_of(tmp_path, before)
+    assert found == {"p/b.py::test_z": 0.21, "tests/a.py::test_unmeasured": 3.0, "tests/a.py::test_x": 0.82}
 
 
 @pytest.fixture

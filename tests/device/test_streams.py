@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from dataclasses import replace
@@ -126,13 +127,13 @@ def play(device, monkeypatch):
         for lane in made.lanes("t") if way == "history" else ():
             lane.history = 1
         found = []
-        for first in (0, 8):  # the second time memory is taken anew
-            asked = [replace(p, task="t") for p in task.prompts("train", 0)[first : first + 8]]
-            if way == "expert":
-                found += made.demonstrate(asked, [None] * len(asked), [""] * len(asked))
-            else:
-                found += made.collect(asked, made.encode(asked), 1, SAMPLING)
-        made.close()
+        with contextlib.closing(made):  # also after a race, or the threads of its lanes would outlive the test
+            for first in (0, 8):  # the second time memory is taken anew
+                asked = [replace(p, task="t") for p in task.prompts("train", 0)[first : first + 8]]
+                if way == "expert":
+                    found += made.demonstrate(asked, [None] * len(asked), [""] * len(asked))
+                else:
+                    found += made.collect(asked, made.encode(asked), 1, SAMPLING)
         return [[x.cpu() for x in tensors_of(r.data)] for r in found]
 
     return played

@@ -14,7 +14,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from pathlib import Path
 
 import pytest
@@ -49,18 +49,19 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     return answer
 
 
-def seconds_of(folder: Path) -> dict[str, float]:
-    """Function -> seconds of its average case, of those that are long; sorted. The longest case says less: it may be the
-    first one, which pays for imports that all need."""
-    found: dict[str, list[float]] = {}
+def seconds_of(folder: Path, before: Mapping[str, float]) -> dict[str, float]:
+    """Function -> seconds of its average case, of those that are long; sorted. before: the same as it was, for functions that the
+    folder knows nothing of. The longest case says less: it may be the first one, which pays for imports that all need."""
+    found: dict[str, list[float]] = {name: [seconds] for name, seconds in before.items()}
+    measured: dict[str, list[float]] = {}
     for path in folder.glob("*.jsonl"):
         for nodeid, seconds in map(json.loads, path.read_text("utf-8").splitlines()):
-            found.setdefault(function_of(nodeid), []).append(seconds)
-    means = {name: round(sum(cases) / len(cases), 2) for name, cases in sorted(found.items())}
+            measured.setdefault(function_of(nodeid), []).append(seconds)
+    means = {name: round(sum(cases) / len(cases), 2) for name, cases in sorted((found | measured).items())}
     return {name: seconds for name, seconds in means.items() if seconds > LONG_S}
 
 
 if __name__ == "__main__":
-    measured = seconds_of(Path(sys.argv[1]))
+    measured = seconds_of(Path(sys.argv[1]), json.loads(LIST.read_text("utf-8")))
     LIST.write_text(json.dumps(measured, indent=0) + "\n", "utf-8")
     print(f"{len(measured)} tests take more than {LONG_S} s a case")

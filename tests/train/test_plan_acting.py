@@ -143,5 +143,7 @@ def test_other_kinds_that_act_are_refused():
     for options, why in (({"dims": "7"}, "dims = '7' must be a whole number"), ({"cameras": "front"}, "must be a list of texts")):
         with pytest.raises(UserError, match=why):
             find_shapes(PolicyConfig(model="tiny:openvla", kind="vla", options=options))
+    with pytest.raises(UserError, match="policy 'vlm' has no option 'foo'"):
+        find_shapes(PolicyConfig(model="tiny:qwen2_5_vl", options={"foo": 1}))
     with pytest.raises(UserError, match="only the Qwen-VL families"):
         vla_shapes({"model_type": "llava"}, PolicyConfig(model="x", kind="vla"), "x")

@@ -45,10 +45,7 @@ def cameras(config: PolicyConfig) -> int:
 
 def vla_shapes(data: Mapping[str, Any], config: PolicyConfig, what: str) -> Shapes:
     """The shapes of a model that acts, with its head. data: the content of the model's config.json. Raises UserError for another
-    family, and for wrong options."""
-    from mmrl.policies.load import checked_options  # imports torch
-
-    checked_options(config, plugins.registry().get("policies", config.kind))
+    family."""
     found = _openvla(data) if data.get("model_type") == "openvla" else shapes_of(data, what)
     return replace(found, own=tuple(_own(config, found)))
 
@@ -125,8 +122,6 @@ def vla_sizes(config: RunConfig, text: int, pixels: int, steps: int) -> Sizes:
 
 def longest_episode(config: RunConfig) -> int:
     """The largest number of steps of an episode that a task of the run has."""
-    from mmrl.registry import plugins
-
     found = []
     for entry in config.tasks:
         steps = entry.options.get("max_steps")

@@ -11,6 +11,7 @@ from typing import Any
 from mmrl.api.errors import UserError, shorten
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.names import refuse_path
+from mmrl.registry import plugins
 from mmrl.train.plan.acting import vla_shapes
 from mmrl.train.plan.published import LIMITS, PUBLISHED, published
 from mmrl.train.plan.shapes import Shapes, shapes_of
@@ -30,11 +31,16 @@ class Found:
 def find_shapes(config: PolicyConfig, model: str = "", online: bool = True) -> Found:
     """The shapes of `policy.model`, or of `model` instead. online: allow fetching from the hub, not only from its cache.
 
-    Raises UserError if they are unknown: for a policy of another kind, another family, or a hub name if the hub can't be reached.
+    Raises UserError for wrong options, and if the shapes are unknown: for a policy of another kind, another family, or a hub name
+    if the hub can't be reached.
     """
     name = model or config.model
     if config.kind not in ("vlm", "vla"):
         raise UserError(f'mmrl plan supports only policy.kind = "vlm" and "vla", not {config.kind!r}')
+    if config.options:
+        from mmrl.policies.load import checked_options  # imports torch
+
+        checked_options(config, plugins.registry().get("policies", config.kind))
     data, source, limit = _config(_beneath(name), online)
     if config.kind == "vla":
         shapes = vla_shapes(data, config, f"policy.model {name!r}")

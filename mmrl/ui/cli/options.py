@@ -109,7 +109,7 @@ def _type(parameter: inspect.Parameter, hint: Any = None) -> str:
         return describe_hint(hint).removeprefix("a ")
     if isinstance(annotation, str):
         return annotation
-    return "" if annotation is parameter.empty else inspect.formatannotation(annotation)
+    return "" if annotation is parameter.empty else inspect.formatannotation(annotation).replace("collections.abc.", "")
 
 
 def _default(target: Any, parameter: inspect.Parameter) -> Any:
