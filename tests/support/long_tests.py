@@ -6,6 +6,9 @@
 The first command writes the seconds of each test into the folder, the second writes `tests/long.json` from them: the functions
 whose cases take more than `LONG_S` on average on a quiet machine, with these seconds. At collection they get the mark `long`,
 unless they are marked `everyday`, and `make test` leaves them out. A new test is short until it is measured.
+
+Of a long function with many cases, CI runs as many as take `CASES_S` seconds, spread evenly over the list of its cases; the others
+get the mark `exhaustive`, which `make test-all` runs.
 """
 
 from __future__ import annotations
@@ -20,6 +23,8 @@ from pathlib import Path
 import pytest
 
 LONG_S = 0.2
+CASES_S = 60
+FEWEST_CASES = 3
 LIST = Path(__file__).parents[1] / "long.json"
 FOLDER = "MMRL_TEST_SECONDS"
 """The variable with the folder where seconds are written, a file for each process of pytest-xdist."""
@@ -28,9 +33,26 @@ FOLDER = "MMRL_TEST_SECONDS"
 @pytest.hookimpl(tryfirst=True)  # before pytest chooses by marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     long = json.loads(LIST.read_text("utf-8"))
+    cases: dict[str, list[pytest.Item]] = {}
     for item in items:
-        if function_of(item.nodeid) in long and not item.get_closest_marker("everyday"):
-            item.add_marker("long")
+        function = function_of(item.nodeid)
+        if function not in long or item.get_closest_marker("everyday"):
+            continue
+        item.add_marker("long")
+        if not item.get_closest_marker("exhaustive"):
+            cases.setdefault(function, []).append(item)
+    for function, its in cases.items():
+        chosen = spread(len(its), max(FEWEST_CASES, int(CASES_S / long[function])))
+        for number, item in enumerate(its):
+            if number not in chosen:
+                item.add_marker("exhaustive")
+
+
+def spread(of: int, wanted: int) -> set[int]:
+    """wanted of the numbers 0 .. of - 1, the first and the last among them, as far apart as they can be; all, where they are fewer."""
+    if wanted >= of:
+        return set(range(of))
+    return {round(i * (of - 1) / (wanted - 1)) for i in range(wanted)}
 
 
 def function_of(nodeid: str) -> str:
