@@ -14,9 +14,10 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 
 from mmrl.api.errors import UserError
 
@@ -106,8 +107,9 @@ def prepare(folder: Path) -> dict[str, str]:
     return env | {"PYTHONPATH": str(folder / "site-packages"), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "COLUMNS": "100"}
 
 
-def run(page: Path, folder: Path) -> Iterator[tuple[Step, str]]:
-    """Do what a page says, in a folder: (step, what its commands printed), pictures too, for whoever wants to take them.
+def run(page: Path, folder: Path, added: Mapping[str, str] = MappingProxyType({})) -> Iterator[tuple[Step, str]]:
+    """Do what a page says, in a folder: (step, what its commands printed), pictures too, for whoever wants to take them. added:
+    command -> arguments that it gets besides.
 
     `pip install -e FOLDER` goes into a folder of its own, so that the environment stays as it is. Raises CalledProcessError, its
     `cmd` with file and line."""
@@ -120,7 +122,7 @@ def run(page: Path, folder: Path) -> Iterator[tuple[Step, str]]:
             path.write_text(step.body, "utf-8")
         elif step.kind == "commands":
             for command in commands(step.body):
-                printed[command] = _run(command, folder, env, f"{page.name}:{step.line}")
+                printed[command] = _run(f"{command} {added.get(command, '')}".rstrip(), folder, env, f"{page.name}:{step.line}")
         command = shown_command(step.body, printed)
         if step.of == "terminal" and command is None:
             raise UserError(

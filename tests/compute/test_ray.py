@@ -25,6 +25,7 @@ from mmrl.registry import plugins
 from mmrl.rollout.generate.sampling import SamplingParams
 from mmrl.rollout.simulators.lockstep import SimulatorCollector
 from mmrl.rollout.simulators.remote import ActorSimulator, SimulatorActors, to_arrays, to_tensors
+from processes import of_ray
 
 DIAL = os.path.join(os.path.dirname(runs.TOY), "dial.py")
 FAULTY = """
@@ -125,11 +126,6 @@ def config(judges=2, retries=2, **judge):
     return runs.toy_config(".", compute={"judges": judges, "retries": retries}, judge=judge)
 
 
-def named(name, within=None):
-    """The processes of actors of this name."""
-    return [p for p in psutil.Process().children(recursive=True) if p.name().startswith(f"ray::{name}"[:15])]
-
-
 def await_(condition, seconds=20):
     deadline = time.monotonic() + seconds
     while not condition():
@@ -175,7 +171,7 @@ def test_scores_failures_and_deadlines_are_those_of_a_judge_here(ray):
             there.run("odd/where", cases())
         with pytest.raises(UserError, match="case 0 has no verifiers"):
             there.score(cases(1 + 7), [{}] * 8)
-    await_(lambda: not named("JudgeActor"))
+    await_(lambda: not of_ray("JudgeActor"))
 
 
 @pytest.mark.slow
@@ -213,14 +209,14 @@ def test_a_judge_that_dies_is_asked_again_and_then_no_more(ray):
             asked = judge.submit([Case(completion="", answer="bad")] * 8 + [Case(completion="")] * 2, [{"odd/slow": 1.0}] * 10)
             time.sleep(0.3)
             first = (
-                min(named("JudgeActor"), key=lambda p: p.pid) if deaths == 1 else max(named("JudgeActor"), key=lambda p: p.pid)
+                min(of_ray("JudgeActor"), key=lambda p: p.pid) if deaths == 1 else max(of_ray("JudgeActor"), key=lambda p: p.pid)
             )
             first.kill()
             if deaths == 1:
                 scores = asked.result(60)
                 assert [s.value for s in scores] == [None] * 8 + [1.0] * 2
                 assert "longer than its deadline of 0.5 s" in scores[0].detail
-                await_(lambda: len(named("JudgeActor")) == 2)
+                await_(lambda: len(of_ray("JudgeActor")) == 2)
             else:
                 said = r"^a judge died more often than compute\.retries = 1 allows \(.*\): give it more memory .*--resume$"
                 with pytest.raises(UserError, match=said):
@@ -300,7 +296,7 @@ def test_a_simulator_elsewhere_does_bit_for_bit_what_one_here_does(ray):
             made.reset(seeds, None, "near")
     there.close()
     there.close()
-    await_(lambda: not named("SimulatorActor"))
+    await_(lambda: not of_ray("SimulatorActor"))
 
 
 @pytest.mark.slow
@@ -323,7 +319,7 @@ def test_what_a_simulator_raises_and_warns_of_is_told_as_here(ray):
     there.close()
     with pytest.raises(PluginError, match=r"^simulator 'odd/unmade', made with \{\}, raised RuntimeError: no assets$"):
         ActorSimulator(Simulation(simulator="odd/unmade"), 2, 2)
-    await_(lambda: not named("SimulatorActor"))
+    await_(lambda: not of_ray("SimulatorActor"))
     with pytest.raises(UserError, match=r"simulator 'dial/dial' has no option 'sise'. Did you mean 'size'\?"):
         ActorSimulator(Simulation(simulator="dial/dial", options={"sise": 3}), 2, 2)
 
@@ -364,7 +360,7 @@ def test_an_actor_that_dies_costs_its_episodes_which_are_begun_again(ray):
         def stepped(*arguments):
             done.append(1)
             if len(done) == 3:
-                named("SimulatorActor")[0].kill()
+                of_ray("SimulatorActor")[0].kill()
             return step(*arguments)
 
         lane.simulator.step = stepped
@@ -382,7 +378,7 @@ def test_only_those_that_were_lost_are_and_a_reset_mends_them(ray):
     here, there = pair(num_envs=3)
     for made in (here, there):
         made.reset(torch.tensor([1, 2, 3]))
-    named("SimulatorActor")[0].kill()
+    of_ray("SimulatorActor")[0].kill()
     with pytest.warns(UserWarning, match="are restarted"):
         equal(here.reset(torch.tensor([7]), torch.tensor([1])), there.reset(torch.tensor([7]), torch.tensor([1])))
     every = torch.ones(3, dtype=torch.bool)
@@ -399,7 +395,7 @@ def test_only_those_that_were_lost_are_and_a_reset_mends_them(ray):
 def test_one_that_dies_too_often_ends_the_run_in_one_line(ray):
     _, there = pair(retries=0)
     there.reset(torch.tensor([1, 2, 3, 4]))
-    named("SimulatorActor")[0].kill()
+    of_ray("SimulatorActor")[0].kill()
     said = r"^simulator 'dial/dial': its process died more often than compute\.retries = 0 allows \(.*\): give it .*--resume$"
     with pytest.raises(UserError, match=said) as error:
         there.step(torch.zeros(4, 2), torch.ones(4, dtype=torch.bool))

@@ -56,8 +56,6 @@ FAMILIES = {
 """Family -> waits in a micro-batch, at most; those of the last are transformers' own."""
 OFTEN = {"qwen2_5_vl", "qwen3_vl_moe", "llava", "paligemma", "idefics3", "smolvlm", "glm4v", "kimi_k25"}
 """Families that CI counts, of few waits and of many."""
-CAPPED = {"paligemma": (2.0, 0.0)}
-"""Families with a cap of their scores: without FlexAttention it takes transformers' eager attention, whose masks are uploaded."""
 ROWS = [("camera/front", "uint8", (8, 8, 3)), ("state", "float32", (4,)), ("reward", "float32", ()), ("part/near", "float32", ())]
 ROWS += [(name, "bool", ()) for name in ("terminated", "truncated", "success")]
 """Arrays of an environment in a process: name, dtype, shape."""
@@ -138,7 +136,7 @@ def test_a_micro_batch_comes_over_at_once_and_is_not_waited_for(device, policy):
 def test_each_family_keeps_to_its_budget(device, policy, family):
     made = policy(family)
     costs = {tokens: cost(device, sampled, made, tokens) for tokens in (2, LOOK_EVERY - 1)}
-    assert each(costs[2], costs[LOOK_EVERY - 1], LOOK_EVERY - 3) == CAPPED.get(family, BUDGETS["a token"])
+    assert each(costs[2], costs[LOOK_EVERY - 1], LOOK_EVERY - 3) == BUDGETS["a token"]
     packing, update, more = updates(device, made, lambda budget: packed(made, budget))
     assert each(*packing, more) == BUDGETS["packing a micro-batch"] and each(*update, more)[0] <= FAMILIES[family]
 

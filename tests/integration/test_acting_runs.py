@@ -19,6 +19,7 @@ from mmrl.config.load import parse_config
 from mmrl.run_folder.reader import read_items, read_jsonl, read_run
 from mmrl.run_folder.webp import decode_webp
 from mmrl.testing.cases import mostly_slow
+from mmrl.train.checks.run_file import check_model
 from mmrl.train.remarks import remarks
 from mmrl.train.resolve import resolve
 from mmrl.train.smoke import smoke
@@ -493,8 +494,9 @@ def test_a_correction_of_a_frozen_policy_learns_and_leaves_it_alone(tmp_path, ch
 )
 def test_a_correction_of_nothing_is_refused(tmp_path, options, message):
     policy = {"kind": "robotics/residual", "model": "mlp", "options": options}
+    setup = resolve(config(tmp_path, [PPO], policy))
     with pytest.raises(UserError, match=message):
-        runs.run(config(tmp_path, [PPO], policy))
+        check_model(setup.config, setup.policy)
 
 
 def test_a_time_limit_that_costs_nothing_is_remarked(tmp_path):

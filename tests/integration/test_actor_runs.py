@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 
-import psutil
 import pytest
 
 import clustered
@@ -12,6 +11,7 @@ import runs
 from clustered import figures
 from mmrl.config.load import parse_config
 from mmrl.train.start import train
+from processes import of_ray
 
 pytestmark = pytest.mark.slow
 DIAL = os.path.join(os.path.dirname(runs.TOY), "dial.py")
@@ -22,10 +22,6 @@ def plugins(tmp_path, monkeypatch):
     monkeypatch.setenv("MMRL_PLUGIN_FILES", os.pathsep.join([runs.TOY, DIAL]))
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-
-
-def of_ray(name):
-    return [p for p in psutil.Process().children(recursive=True) if p.name().startswith(f"ray::{name}"[:15])]
 
 
 def test_judges_elsewhere_give_the_same_run_also_when_one_dies(tmp_path):

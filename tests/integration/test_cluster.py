@@ -16,7 +16,7 @@ import runs
 from clustered import figures, steps
 from mmrl.api.errors import UserError
 from mmrl.train.start import train
-from processes import heeding_ctrl_c
+from processes import heeding_ctrl_c, of_ray
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -166,7 +166,7 @@ def test_adapters_reach_an_engine_and_one_that_is_killed_comes_back(tmp_path, mo
     class Killer(runs.Silent):
         def step_finished(self, step, metrics):
             if step == 3:
-                (pid,) = [p.pid for p in psutil.Process().children(recursive=True) if p.name().startswith("ray::Engine")]
+                (pid,) = [process.pid for process in of_ray("Engine")]
                 os.kill(pid, signal.SIGKILL)
                 killed.append(pid)
 

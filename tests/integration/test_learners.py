@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 import torch
@@ -30,6 +31,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 ROUGH = {"muon": 3e-3, "muon, sharded": 3e-3, "bfloat16": 2e-2}
 """Cases whose numbers are rounded to 8 bits on the way, by muon's orthogonalisation or everywhere, and ranks add up in another
 order."""
+REST = (
+    *("checkpointed", "ppo", "ttrv", "co-reward", "remax", "reverse", "hard", "kinds", "texts now and then", "condition", "acts"),
+    *("acts, ppo", "adam", "rmsprop", "muon", "adafactor", "ratings", "ema", "sgd", "guide"),
+)
+"""Cases that CI leaves out: others are near to them."""
+SOME = tuple(name for name in learners.CASES if name not in REST)
 CHAINS = {"shards": True, "whole": False}
 """How the checkpoints of resumed runs are written -> `checkpoint.shards`."""
 UNWHOLE = {"checkpoint": {"every": 2, "keep": 9, "shards": False}}
@@ -40,11 +47,25 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("learners")
 
 
-@pytest.fixture(scope="module")
-def both(folder):
+def compared(folder, cases, disturbed=MappingProxyType({})):
     """What one process makes of each case, by name; and what two make of the cases, and of runs that are disturbed, by name and
     rank."""
-    cases = {name: {"name": name, "folder": str(folder / "two" / name)} for name in learners.CASES}
+    plays = {name: {"name": name, "folder": str(folder / "two" / name)} for name in cases} | disturbed
+    processes = learners.start(2, folder / "first", list(plays.values()))
+    alone = {}
+    try:
+        with learners.prepared():
+            for name in cases:
+                (folder / "one" / name).mkdir(parents=True)
+                alone[name] = learners.play(name, folder / "one" / name)
+    finally:
+        together = learners.ended(processes, folder / "first", 900)
+    return alone, dict(zip(plays, together, strict=True))
+
+
+@pytest.fixture(scope="module")
+def both(folder):
+    """`compared` for the cases that CI knows."""
     stopped = {"name": "resumed", "stop": 4}
     again = {"name": "resumed", "resume": True}
     disturbed = {
@@ -58,17 +79,7 @@ def both(folder):
         "other model": {**again, "folder": str(folder / "two" / "other"), "fault": "other model"},
     }
     disturbed["acts, stopped"] = {"name": "acts, vla", "stop": 4, "folder": str(folder / "two" / "acts, stopped")}
-    plays = cases | disturbed
-    processes = learners.start(2, folder / "first", list(plays.values()))
-    alone = {}
-    try:
-        with learners.prepared():
-            for name in learners.CASES:
-                (folder / "one" / name).mkdir(parents=True)
-                alone[name] = learners.play(name, folder / "one" / name)
-    finally:
-        together = learners.ended(processes, folder / "first", 900)
-    return alone, dict(zip(plays, together, strict=True))
+    return compared(folder, SOME, disturbed)
 
 
 @pytest.fixture(scope="module")
@@ -99,14 +110,26 @@ def resumed(folder, played):
 
 # one test for all cases: each process of a parallel test run would play them again
 def test_two_learners_do_what_one_does(alone, played):
-    """Ids, losses, rewards, gradient norms, all other metrics, recorded rollouts, evaluations, weights and optimisers."""
-    found = {name: learners.differences(alone[name], *played[name], bound=ROUGH.get(name, 1e-5)) for name in learners.CASES}
+    do_the_same(alone, played)
+
+
+@pytest.mark.exhaustive
+def test_two_learners_do_what_one_does_in_the_other_cases(tmp_path):
+    do_the_same(*compared(tmp_path, REST))
+
+
+def do_the_same(alone, played):
+    """Ids, losses, rewards, gradient norms, all other metrics, recorded rollouts, evaluations, weights and optimisers; and both
+    ranks have the same weights."""
+    found = {name: learners.differences(alone[name], *played[name], bound=ROUGH.get(name, 1e-5)) for name in alone}
     assert not {name: apart[:5] for name, apart in found.items() if apart}
-    for name in learners.CASES:
+    for name in alone:
         steps = metrics(alone[name])
         assert len(steps) == (2 if name in ("slow", "asked otherwise") else 10), name
         assert any(s["grad_norm"] > 0 for s in steps), f"{name}: nothing was learned"
         assert all("ranks/wait_s" in s for s in metrics(played[name][0])) and "ranks/wait_s" not in steps[0]
+        first, second = (share["weights"] for share in played[name])
+        assert all(torch.equal(first[k], second[k]) for k in first), name
 
 
 def metrics(played):
@@ -118,8 +141,7 @@ def test_the_cases_have_what_they_are_about(alone, played):
         return [s[key] for s in metrics(alone[name]) if key in s]
 
     assert max(column("picked", "sampling/filtered_share")) > 0
-    assert sum(column("ghpo", "sampling/hinted")) and sum(column("guide", "sampling/hinted"))
-    assert sum(column("ghpo", "sampling/ground_truth")) and column("guide", "sampling/ground_truth") == [3.0] * 10
+    assert sum(column("ghpo", "sampling/hinted")) and sum(column("ghpo", "sampling/ground_truth"))
     assert sum(column("replay", "sampling/replayed")) and len({*column("imitation", "imitation/weight")}) > 3
     assert max(column("kl", "kl")) > 1e-4 and max(column("lora", "kl")) > 0
     assert sum("left out" in note for note in played["broken"][0]["notes"]) == 1
@@ -139,18 +161,12 @@ def test_the_cases_have_what_they_are_about(alone, played):
 
 def test_each_rank_holds_half(played):
     """Of weights and optimiser, where they are spread."""
-    for name in ("plain", "kl", "lora", "ppo apart", "ema", "bfloat16", "sgd", "muon, sharded", "acts, vla"):
+    for name in ("plain", "kl", "lora", "ppo apart", "bfloat16", "muon, sharded", "acts, vla"):
         for share in played[name]:
             for held, whole in zip(share["held"], share["all"], strict=True):
                 assert 0.45 * whole < held < 0.55 * whole, name
     for share in played["replicated"]:
         assert share["held"] == share["all"]
-
-
-def test_ranks_stay_equal(played):
-    for name in learners.CASES:
-        first, second = (share["weights"] for share in played[name])
-        assert all(torch.equal(first[k], second[k]) for k in first), name
 
 
 def test_a_slow_verifier_is_waited_for(played):

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 
-import psutil
 import pytest
 
 import clustered
@@ -16,6 +15,7 @@ from mmrl.rollout.generate import broadcast
 from mmrl.rollout.generate.engines import EngineActors
 from mmrl.rollout.generate.transfer import BroadcastTransfer
 from mmrl.train.start import train
+from processes import of_ray
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 BROADCAST = {"placement": "separate", "engines": 2, "weight_transfer": "broadcast"}
@@ -30,8 +30,7 @@ def plugins(tmp_path, monkeypatch):
 
 def engines():
     """The processes of this process's engines, in the order in which they were started."""
-    found = [p for p in psutil.Process().children(recursive=True) if p.name().startswith("ray::Engine")]
-    return [p.pid for p in sorted(found, key=lambda p: p.create_time())]
+    return [process.pid for process in of_ray("Engine")]
 
 
 def without_rounding(run):

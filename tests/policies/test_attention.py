@@ -382,7 +382,7 @@ def test_the_probe_sees_faults_of_a_way(monkeypatch):
             assert "gradients of a packed row differ" in verdict().slower_because
         with monkeypatch.context() as m:
             whole = attention.attention
-            m.setattr(attention, "attention", lambda *a, **k: whole(*a, **k, s_aux=torch.zeros(1)))
+            m.setattr(attention, "NOT_COMPILED", lambda *a, **k: whole(*a, **k, s_aux=torch.zeros(1)))
             attention.register.cache_clear()
             assert "attention by blocks has no s_aux" in verdict().slower_because
             config = RunConfig.model_validate(

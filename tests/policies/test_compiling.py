@@ -97,6 +97,10 @@ class Small(GradientCheckpointingLayer):
         return x + (x @ self.weight).tanh()
 
 
+ALIKE = ("llava_onevision", "gemma3", "idefics3")
+"""Families that `make test-all` compiles too; each takes most of a minute."""
+
+
 def passed(model, on, rows=3, **checkpointed):
     """(output, gradient of each weight)."""
     model.zero_grad()
@@ -209,7 +213,7 @@ def test_the_sampler_is_not_compiled(compile_by):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("offload", [False, True])
+@pytest.mark.parametrize("offload", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
 def test_with_checkpointing(compile_by, offload):
     compile_by("traced")
     vlm = cases.policy("qwen3_vl")
@@ -242,7 +246,7 @@ def test_attention_by_blocks(compile_by):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["llava_onevision", "gemma3", "qwen3_5", "idefics3"])
+@pytest.mark.parametrize("family", ["qwen3_5", *(pytest.param(f, marks=pytest.mark.exhaustive) for f in ALIKE)])
 def test_other_families(compile_by, family):
     compile_by("traced")
     vlm = other_families.policy(family)

@@ -7,8 +7,8 @@ The first command writes the seconds of each test into the folder, the second wr
 whose cases take more than `LONG_S` on average on a quiet machine, with these seconds. At collection they get the mark `long`,
 unless they are marked `everyday`, and `make test` leaves them out. A new test is short until it is measured.
 
-Of a long function with many cases, CI runs as many as take `CASES_S` seconds, spread evenly over the list of its cases; the others
-get the mark `exhaustive`, which `make test-all` runs.
+Of a long function with many cases, CI runs as many as take `CASES_S` seconds, spread evenly over their list; the others get the
+mark `exhaustive`, and `make test-all` runs them too.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def spread(of: int, wanted: int) -> set[int]:
-    """wanted of the numbers 0 .. of - 1, the first and the last among them, as far apart as they can be; all, where they are fewer."""
+    """So many of the numbers below `of`, the first and the last among them, as far apart as can be."""
     if wanted >= of:
         return set(range(of))
     return {round(i * (of - 1) / (wanted - 1)) for i in range(wanted)}

@@ -42,6 +42,13 @@ class ResidualOptions(NetworkOptions):
     hidden: Sequence[options.Layer] = (256, 256)
     spread: options.Spread = 0.3
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not Path(self.base).is_dir():
+            raise UserError(f"policy.options.base {self.base!r} is not a folder: give one with a policy that acts")
+        if not (Path(self.base) / SETTINGS).is_file():
+            raise UserError(f"policy.options.base {self.base!r} has no {SETTINGS}: give a folder with a policy that acts")
+
 
 class Residual(ActingPolicy):
     """`model` is `cnn` or `mlp`, the network of the correction, or a folder that this class saved. The base is neither trained
@@ -140,12 +147,7 @@ class Residual(ActingPolicy):
 
 
 def base_of(folder: Path, config: PolicyConfig, device: str | torch.device) -> Any:
-    """Load the policy that was saved in a folder, with the dtype, attention and limits of this configuration. Raises UserError if
-    there is none."""
-    if not folder.is_dir():
-        raise UserError(f"policy.options.base {str(folder)!r} is not a folder: give one with a policy that acts")
-    if not (folder / SETTINGS).is_file():
-        raise UserError(f"policy.options.base {str(folder)!r} has no {SETTINGS}: give a folder with a policy that acts")
+    """Load the policy that was saved in a folder, with the dtype, attention and limits of this configuration."""
     base = saved_policy(folder, config, device)
     if isinstance(base, Residual):
         raise UserError(f"policy.options.base {str(folder)!r} is a residual policy itself: give one of another kind")

