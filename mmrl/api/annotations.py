@@ -139,11 +139,6 @@ def _texts(hint: Any) -> list[str]:
     return [text for one in inner for text in _texts(one)]
 
 
-def has_bounds(hint: Any) -> bool:
-    """Whether there are `Bounds` in an annotation."""
-    return bool(_bounds(hint)) or any(has_bounds(one) for one in get_args(hint))
-
-
 def describe_hint(hint: Any, several: bool = False) -> str:
     """What a value of an annotation is, such as "a whole number from 1 to 256". several: in the plural."""
     origin, inner = get_origin(hint) or hint, get_args(hint)

@@ -138,9 +138,24 @@ def describe_validation_error(err: ValidationError) -> str:
     return f"{where!r}: {message[0].lower()}{message[1:]}{shown}"
 
 
+_TYPES: Mapping[str, str] = {
+    "dict": "it should be a table: write its keys, such as { key = value }",
+    "list": "it should be a list, such as [1, 2]",
+    "tuple": "it should be a list, such as [1, 2]",
+    "string": "it should be a text in quotes",
+    "bool": "it should be true or false",
+    "int": "it should be a whole number",
+    "float": "it should be a number",
+}
+"""How pydantic's names of errors of a type begin -> what to say: it speaks of Python's types."""
+
+
 def describe_error(fault: ErrorDetails) -> str:
     """The message of one of the schema's own rules, or pydantic's message."""
-    return str(fault["ctx"]["error"]) if fault["type"] == "value_error" else fault["msg"]
+    if fault["type"] == "value_error":
+        return str(fault["ctx"]["error"])
+    kind, _, wrong = fault["type"].partition("_")
+    return _TYPES[kind] if wrong in ("type", "parsing", "from_float") and kind in _TYPES else fault["msg"]
 
 
 def _known_keys(loc: Sequence[int | str]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from types import UnionType
+from types import NoneType, UnionType
 from typing import Annotated, Any, Self, Union, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
@@ -58,12 +58,21 @@ class Section(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _no_switches(cls, data: Any) -> Any:
-        """Refuse booleans for numbers, which Python accepts, also within lists and tables."""
+    def _no_other_types(cls, data: Any) -> Any:
+        """Refuse what pydantic would turn into the type that is wanted: booleans for numbers, also within lists and tables, texts
+        for numbers and booleans, and numbers for booleans."""
         for key, value in data.items() if isinstance(data, dict) else ():
-            if key in cls.model_fields and _has_switch(value, cls.model_fields[key].annotation):
+            if key not in cls.model_fields:
+                continue
+            annotation = cls.model_fields[key].annotation
+            if _has_switch(value, annotation):
                 found = f"a number; found {value}" if isinstance(value, bool) else "of numbers; found true or false among them"
                 raise ValueError(f"{key} should be {found}")
+            ways = {*_ways(annotation)} - {NoneType}
+            if ways == {bool} and isinstance(value, int | float | str) and not isinstance(value, bool):
+                raise ValueError(f"{key} should be true or false; found {value!r}")
+            if ways <= {int, float} and isinstance(value, str):
+                raise ValueError(f"{key} should be a {'whole ' if ways == {int} else ''}number; found {value!r}")
         return data
 
 

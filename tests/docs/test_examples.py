@@ -15,7 +15,7 @@ PAGES = [docs_code.ROOT / "docs" / "examples.md", *sorted((docs_code.ROOT / "doc
 PROCESS = "changes the process that calls it, so an example would change the tests' own"
 CHANNEL = "a part of `EnvironmentProcesses` or `ChatEndpoint`, whose example runs it"
 OPTIONS = "mmrl reads by it what a plugin only declares"
-READ = ("choices_of", "describe_hint", "has_bounds", "hints_of", "is_one_of", "options_class", "parameters_of", "type_mismatch")
+READ = ("choices_of", "describe_hint", "hints_of", "is_one_of", "options_class", "parameters_of", "type_mismatch")
 WITHOUT = {
     "mmrl.api.endpoints.requests.LimitedStream": CHANNEL,
     "mmrl.api.endpoints.requests.LimitedTransport": CHANNEL,

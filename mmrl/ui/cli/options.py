@@ -10,9 +10,9 @@ import re
 import textwrap
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
-from mmrl.api.annotations import describe_hint, has_bounds, hints_of, options_class, parameters_of
+from mmrl.api.annotations import describe_hint, hints_of, options_class, parameters_of
 from mmrl.api.specs import AlgorithmSpec, Spec
 from mmrl.registry.importing import FILLED
 
@@ -64,23 +64,24 @@ def settings_of(spec: AlgorithmSpec, advantage: Callable[..., Any], loss: Callab
     settings: dict[str, Option] = {}
     for function in (advantage, loss):
         parameters = [p for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY]
-        meanings = _meanings(function, [p.name for p in parameters])
+        meanings, hints = _meanings(function, [p.name for p in parameters]), hints_of(function)
         for p in parameters:
             settings.setdefault(
                 p.name,
                 Option(
                     name=p.name,
-                    type=_type(p),
+                    type=_type(p, Annotated[hints[p.name], spec.bounds[p.name]] if p.name in spec.bounds else hints.get(p.name)),
                     default=spec.options.get(p.name, _default(function, p)),
                     required=p.default is p.empty and p.name not in spec.options,
                     meaning=meanings.get(p.name, ""),
                 ),
             )
-    meanings = _under_attributes(AlgorithmSpec)
+    meanings, own = _under_attributes(AlgorithmSpec), inspect.signature(AlgorithmSpec).parameters
+    hints = hints_of(AlgorithmSpec)
     for name in ("normalise", "constant"):
         settings[name] = Option(
             name=name,
-            type=AlgorithmSpec.__annotations__[name],
+            type=_type(own[name], hints[name]),
             default=spec.options.get(name, getattr(spec, name)),
             required=False,
             meaning=_flow(meanings.get(name, "")),
@@ -103,10 +104,11 @@ def first_line(target: Any) -> str:
 
 
 def _type(parameter: inspect.Parameter, hint: Any = None) -> str:
-    """An annotation to display. hint: the type that it stands for, if it is known."""
+    """An annotation to display: in words, but choices and types that have none as they are written. hint: the type that it
+    stands for, if it is known."""
     annotation = parameter.annotation
-    if has_bounds(hint):
-        return describe_hint(hint).removeprefix("a ")
+    if "Literal[" not in str(hint) and (words := describe_hint(hint)):
+        return words.removeprefix("a ")
     if isinstance(annotation, str):
         return annotation
     return "" if annotation is parameter.empty else inspect.formatannotation(annotation).replace("collections.abc.", "")
