@@ -250,6 +250,7 @@ def test_games_are_played(here):
         assert episode.score().value == 1.0
 
 
+@pytest.mark.exhaustive  # two minutes; plugins/interop tests it in parts
 @pytest.mark.slow
 def test_a_benchmark_of_lmms_eval_is_evaluated_and_not_trained_on(here):
     pytest.importorskip("torch")

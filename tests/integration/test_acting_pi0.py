@@ -134,14 +134,11 @@ def test_a_pi0_follows_another(tmp_path):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.exhaustive  # two minutes each; tests/integration/test_acting_runs.py learns it in less
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "warm", "steps", "learning_rate", "least"),
-    [
-        ("pi0", 50, 40, 6e-4, 0.6),
-        pytest.param("pi05", 100, 80, 2e-3, 0.5, marks=pytest.mark.exhaustive),
-        pytest.param("gr00t", 50, 40, 6e-4, 0.6, marks=pytest.mark.exhaustive),
-    ],
+    [("pi0", 50, 40, 6e-4, 0.6), ("pi05", 100, 80, 2e-3, 0.5), ("gr00t", 50, 40, 6e-4, 0.6)],
 )
 @pytest.mark.timeout(900)
 def test_it_learns_to_turn_to_the_mark(tmp_path, kind, warm, steps, learning_rate, least):

@@ -475,6 +475,7 @@ def test_observers_hear_a_run_and_cannot_end_it(tmp_path, site, monkeypatch):
     assert [(e["step"], e["what"]) for e in errors] == [(2, "RuntimeError: the ear fell off")]
 
 
+@pytest.mark.exhaustive  # two minutes
 @pytest.mark.slow
 def test_resident_memory_stays_flat_over_two_hundred_steps(tmp_path):
     import psutil

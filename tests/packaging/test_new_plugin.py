@@ -65,6 +65,7 @@ def test_it_trains_two_steps_a_stage(package: Path) -> None:
     assert [(row["step"], row["stage"]) for row in rows if "metrics" in row] == [(1, "sft"), (2, "sft"), (3, "rl"), (4, "rl")]
 
 
+@pytest.mark.exhaustive  # two minutes; another test trains some steps
 @pytest.mark.slow
 def test_it_learns(package: Path) -> None:
     """The run file as it is written: the warm start leaves something to learn, and reinforcement learns it."""

@@ -97,10 +97,6 @@ class Small(GradientCheckpointingLayer):
         return x + (x @ self.weight).tanh()
 
 
-ALIKE = ("llava_onevision", "gemma3", "idefics3")
-"""Families that `make test-all` compiles too; each takes most of a minute."""
-
-
 def passed(model, on, rows=3, **checkpointed):
     """(output, gradient of each weight)."""
     model.zero_grad()
@@ -221,6 +217,7 @@ def test_with_checkpointing(compile_by, offload):
     assert close(one, two)
 
 
+@pytest.mark.exhaustive  # two minutes
 @pytest.mark.slow
 def test_with_adapters(compile_by):
     compile_by("traced")
@@ -235,6 +232,7 @@ def test_with_adapters(compile_by):
     assert not warned
 
 
+@pytest.mark.exhaustive  # a minute
 @pytest.mark.slow
 def test_attention_by_blocks(compile_by):
     compile_by("traced")
@@ -246,7 +244,8 @@ def test_attention_by_blocks(compile_by):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["qwen3_5", *(pytest.param(f, marks=pytest.mark.exhaustive) for f in ALIKE)])
+@pytest.mark.exhaustive  # a minute each
+@pytest.mark.parametrize("family", ["llava_onevision", "gemma3", "qwen3_5", "idefics3"])
 def test_other_families(compile_by, family):
     compile_by("traced")
     vlm = other_families.policy(family)
@@ -258,6 +257,7 @@ def test_other_families(compile_by, family):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive  # minutes
 def test_a_whole_run_with_a_reference_and_a_critic_and_its_resume(compile_by, monkeypatch, tmp_path):
     compile_by("traced")
     monkeypatch.setenv("MMRL_PLUGIN_FILES", runs.TOY)

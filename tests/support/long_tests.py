@@ -23,8 +23,8 @@ from pathlib import Path
 import pytest
 
 LONG_S = 0.2
-CASES_S = 60
-FEWEST_CASES = 3
+CASES_S = 15
+FEWEST_CASES = 2
 LIST = Path(__file__).parents[1] / "long.json"
 FOLDER = "MMRL_TEST_SECONDS"
 """The variable with the folder where seconds are written, a file for each process of pytest-xdist."""
