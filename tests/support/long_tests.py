@@ -7,8 +7,8 @@ The first command writes the seconds of each test into the folder, the second wr
 whose cases take more than `LONG_S` on average on a quiet machine, with these seconds. At collection they get the mark `long`,
 unless they are marked `everyday`, and `make test` leaves them out. A new test is short until it is measured.
 
-Of a long function with many cases, CI runs as many as take `CASES_S` seconds, spread evenly over their list; the others get the
-mark `exhaustive`, and `make test-all` runs them too.
+Of a long function with many cases, CI runs as many as take `CASES_S` seconds, spread evenly over their list, and two at least
+where they don't take four times as long; the others get the mark `exhaustive`, and `make test-all` runs them too.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ import pytest
 
 LONG_S = 0.2
 CASES_S = 15
-FEWEST_CASES = 2
 LIST = Path(__file__).parents[1] / "long.json"
 FOLDER = "MMRL_TEST_SECONDS"
 """The variable with the folder where seconds are written, a file for each process of pytest-xdist."""
@@ -42,17 +41,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if not item.get_closest_marker("exhaustive"):
             cases.setdefault(function, []).append(item)
     for function, its in cases.items():
-        chosen = spread(len(its), max(FEWEST_CASES, int(CASES_S / long[function])))
+        fewest = 2 if long[function] < 2 * CASES_S else 1
+        chosen = spread(len(its), max(fewest, int(CASES_S / long[function])))
         for number, item in enumerate(its):
             if number not in chosen:
                 item.add_marker("exhaustive")
 
 
 def spread(of: int, wanted: int) -> set[int]:
-    """So many of the numbers below `of`, the first and the last among them, as far apart as can be."""
+    """So many of the numbers below `of`, the first among them, as far apart as can be."""
     if wanted >= of:
         return set(range(of))
-    return {round(i * (of - 1) / (wanted - 1)) for i in range(wanted)}
+    return {round(i * (of - 1) / max(1, wanted - 1)) for i in range(wanted)}
 
 
 def function_of(nodeid: str) -> str:

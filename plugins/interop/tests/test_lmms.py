@@ -168,6 +168,7 @@ class TestItsOwnCommand:
 class TestABundledBenchmark:
     pytestmark = needs_lmms
 
+    @pytest.mark.exhaustive  # a minute
     def test_mmstar_s_rules_on_rows_in_its_form(self, folder):
         kinds = {"category": "math", "l2_category": "geometry", "meta_info": ""}
         asked = "Which is it? Options: A: one, B: two, C: three, D: four"
