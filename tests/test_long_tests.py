@@ -30,7 +30,7 @@ def test_a_function_is_as_long_as_its_average_case_on_all_processes(tmp_path):
 @pytest.fixture
 def files(pytester, monkeypatch):
     pytester.makeconftest("import long_tests\ndef pytest_configure(config):\n    config.pluginmanager.register(long_tests)")
-    pytester.makeini("[pytest]\nmarkers = long\n everyday")
+    pytester.makeini("[pytest]\nmarkers = long\n everyday\n exhaustive")
     body = """
         import pytest
 
@@ -63,3 +63,25 @@ def test_seconds_of_each_case_are_written(files):
     written = [json.loads(line) for path in files.path.glob("*.jsonl") for line in path.read_text().splitlines()]
     assert [nodeid for nodeid, _ in written] == ["test_it.py::test_long[1]", "test_it.py::test_long[2]"]
     assert all(0 <= seconds < 60 for _, seconds in written)
+
+
+@pytest.mark.parametrize(("seconds", "ran"), [(1.0, range(20)), (4.0, [0, 10, 19]), (29.0, [0, 19]), (31.0, [0])])
+def test_of_a_long_function_ci_runs_what_takes_some_seconds(files, monkeypatch, seconds, ran):
+    monkeypatch.setattr(long_tests, "CASES_S", 15)
+    files.makepyfile(
+        test_many="""
+        import pytest
+
+        @pytest.mark.parametrize("x", range(20))
+        def test_many(x): ...
+
+        @pytest.mark.exhaustive
+        def test_other(): ...
+    """
+    )
+    long_tests.LIST.write_text(json.dumps({"test_many.py::test_many": seconds, "test_many.py::test_other": 1.0}))
+    result = files.inline_run("-m", "long and not exhaustive", "-p", "no:cacheprovider")
+    found = [r.nodeid for r in result.getreports("pytest_runtest_logreport") if r.when == "call"]
+    few = {1.0: 15, 4.0: 3, 29.0: 2, 31.0: 1}[seconds]
+    assert len(found) == few and set(found) <= {f"test_many.py::test_many[{i}]" for i in ran}
+    assert found[0].endswith("[0]") and (few == 1 or found[-1].endswith("[19]"))
