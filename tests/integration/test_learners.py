@@ -34,6 +34,7 @@ order."""
 REST = (
     *("checkpointed", "ppo", "ttrv", "co-reward", "remax", "reverse", "hard", "kinds", "texts now and then", "condition", "acts"),
     *("acts, ppo", "adam", "rmsprop", "muon", "adafactor", "ratings", "ema", "sgd", "guide"),
+    *(name for name in learners.CASES if name.startswith("compiled")),
 )
 """Cases that CI leaves out: others are near to them."""
 SOME = tuple(name for name in learners.CASES if name not in REST)

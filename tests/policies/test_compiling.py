@@ -13,6 +13,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.utils import counters
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+import learners
 import other_families
 import runs
 import vlm_cases as cases
@@ -278,6 +279,17 @@ def test_a_whole_run_with_a_reference_and_a_critic_and_its_resume(compile_by, mo
         for name in ("loss", "kl", "value_loss", "gradient_norm"):
             assert b.get(name, 0.0) == pytest.approx(a.get(name, 0.0), rel=1e-3, abs=1e-5), name
         assert b["logprob_gap"] < 1e-4
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive  # a minute each
+@pytest.mark.parametrize("name", learners.COMPILED)
+def test_whole_runs_of_each_kind_of_policy(compile_by, tmp_path, name):
+    compile_by("traced")
+    with told() as warned, learners.prepared():
+        plain, compiled = (learners.play(each, tmp_path / "of" / each) for each in (name, f"compiled, {name}"))
+    assert not warned and counters["stats"]["unique_graphs"] > 1
+    assert learners.differences(plain, compiled, bound=1e-4) == []
 
 
 @pytest.mark.slow

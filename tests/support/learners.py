@@ -155,6 +155,10 @@ CASES: dict[str, dict[str, Any]] = {
     | {"train": {"threads": 1, "micro_batch_tokens": 40}},
     "bfloat16": case(SFT, policy={"model": MODEL, "dtype": "bfloat16"}),
 }
+COMPILED = ("plain", "acts, vla", "ratings")
+"""Cases of each kind of policy whose layers can be compiled; the compiled ones are called "compiled, ..."."""
+for _name in COMPILED:
+    CASES[f"compiled, {_name}"] = CASES[_name] | {"train": {"threads": 1, **CASES[_name].get("train", {}), "compile": True}}
 
 
 def config(name: str, folder: Path, learners: int = 1, **sections: Any) -> Any:
@@ -204,10 +208,12 @@ def play(
 ) -> dict[str, Any]:
     """Carry a case out in a folder; what came of it in this process. stop: after this step. fault: see `FAULTS`."""
     import mmrl.train.start
+    from mmrl.policies import compiling
     from mmrl.policies.vlm import vlm
     from mmrl.train.update.pack_conversations import ConversationPacker
 
     chunk, vlm.LOGIT_CHUNK = vlm.LOGIT_CHUNK, 3 * 512 if name == "checkpointed" else vlm.LOGIT_CHUNK  # a few tokens at a time
+    compiled, compiling.compiled = compiling.compiled, traced
     seen: dict[str, Any] = {"ids": [], "notes": [], "own": [], "error": ""}
     progress, pack = Stopping(stop), ConversationPacker.pack
 
@@ -231,6 +237,7 @@ def play(
         return seen | {"error": f"exit {error.code}"}
     finally:
         ConversationPacker.pack, vlm.LOGIT_CHUNK = pack, chunk  # type: ignore[method-assign]
+        compiling.compiled = compiled
     run = progress.run
     weights = dict(run.policy.parameters())
     state = run.steps.learner.optimizer.state()
@@ -245,6 +252,14 @@ def play(
         "all": (sum(v.numel() for v in weights.values()), sum(v.numel() for v in state.values())),
     }
     return seen
+
+
+def traced(forward: Any) -> Any:
+    """Takes the place of `compiling.compiled`: torch traces the function, and no code is made of it, which takes minutes."""
+    from mmrl.policies import compiling
+
+    compiling.allow_recompilations()
+    return torch.compile(forward, dynamic=True, backend="aot_eager")
 
 
 @contextlib.contextmanager

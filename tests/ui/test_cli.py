@@ -278,15 +278,15 @@ def test_list_says_all_about_one_id(mmrl, site) -> None:
     assert (price["kind"], price["id"], price["options"]) == ("task", "shop/price", {"currency": "EUR"})
     keys = ("name", "type", "default", "required", "meaning")
     assert [tuple(option[k] for k in keys) for option in accepts] == [
-        ("path", "str", None, True, "Where the [pictures] are.\n- a folder\n- or a file"),
-        ("limits", "Mapping[str, int]", {}, False, ""),
+        ("path", "text", None, True, "Where the [pictures] are.\n- a folder\n- or a file"),
+        ("limits", "table of whole numbers", {}, False, ""),
         ("currency", "Literal['EUR', 'USD']", "EUR", False, "What it is paid in"),
-        ("shots", "int | None", None, False, ""),
+        ("shots", "whole number", None, False, ""),
     ]
     (near,) = json.loads(mmrl("list", "verifiers", "shop/near", "--json").stdout)
     assert near["summary"] == "1 when the price is near enough.", "no summary is given: the docstring has one"
     assert [tuple(option[k] for k in keys) for option in near["accepts"]] == [
-        ("within", "float", 0.1, False, "the share of the price that it may be off, either way"),
+        ("within", "number", 0.1, False, "the share of the price that it may be off, either way"),
         ("strip", "", True, False, 'without blanks around: " 1" is "1"'),
     ]
     (vlm,) = json.loads(mmrl("list", "policies", "vlm", "--json").stdout)
@@ -297,7 +297,7 @@ def test_one_id_for_people(mmrl, site) -> None:
     site("mmrl-shop", {"mmrl_shop.py": SHOP, "mmrl_shop_heavy.py": "import no_such_sim"}, {"shop": "mmrl_shop"})
     shown = mmrl("list", "tasks", "shop/price").stdout
     assert shown.startswith("task shop/price: no summary\n")
-    for line in (r"target +mmrl_shop:Price", r"verifiers +2 x shop/near", r"path +str +required +Where the \[pictures\] are\."):
+    for line in (r"target +mmrl_shop:Price", r"verifiers +2 x shop/near", r"path +text +required +Where the \[pictures\] are\."):
         assert re.search(line, shown), shown
     assert re.search(r"currency +'EUR' \| 'USD' +EUR +What it is paid in", shown)
     plain = mmrl("list", "tasks", "shop/plain").stdout
@@ -357,11 +357,11 @@ def test_list_says_all_about_an_algorithm(mmrl, site) -> None:
     assert list(needs) == ["rewards_N", "lengths_N", "wind_N"] and needs["wind_N"] == "", "the last is no signal"
     keys = ("name", "type", "default", "required", "meaning")
     assert [tuple(o[k] for k in keys[:4]) for o in accepts] == [
-        ("half", "int", 50, False),
-        ("near", "bool", True, False),
-        ("cap", "float", 2.0, False),
+        ("half", "whole number", 50, False),
+        ("near", "true or false", True, False),
+        ("cap", "number", 2.0, False),
         ("normalise", "Literal['token', 'sequence', 'constant']", "constant", False),
-        ("constant", "float | None", 3, False),
+        ("constant", "number", 3, False),
     ]
     assert [o["meaning"] for o in accepts[:3]] == ["length at which a reward counts half", "[all] of it", "bound of the ratio"]
     shown = mmrl("list", "algorithms", "gym/short").stdout
@@ -372,7 +372,7 @@ def test_list_says_all_about_an_algorithm(mmrl, site) -> None:
         r"loss +mmrl_gym:plain",
         r"normalise +constant, 3",
         r"lengths_N +int64; trained tokens of each rollout",
-        r"near +bool +true +\[all\] of it",
+        r"near +true or false +true +\[all\] of it",
         r"overlong +mask +Truncated completions",
         r"kl_coef +0\.5 +Weight of the KL penalty",
     ):
