@@ -6,7 +6,7 @@ import math
 from types import NoneType, UnionType
 from typing import Annotated, Any, Self, Union, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 SMALLEST, LARGEST, MOST = 1e-30, 1e30, 2**31 - 1
 """Outside of these bounds, float32 numbers or their products, or int32 counts, over- or underflow."""
@@ -56,24 +56,21 @@ class Section(BaseModel):
         """A copy in which these numbers are at most their limits."""
         return self.model_copy(update={key: min(getattr(self, key), limit) for key, limit in limits.items()})
 
-    @model_validator(mode="before")
+    @field_validator("*", mode="before")
     @classmethod
-    def _no_other_types(cls, data: Any) -> Any:
+    def _no_other_types(cls, value: Any, info: ValidationInfo) -> Any:
         """Refuse what pydantic would turn into the type that is wanted: booleans for numbers, also within lists and tables, texts
         for numbers and booleans, and numbers for booleans."""
-        for key, value in data.items() if isinstance(data, dict) else ():
-            if key not in cls.model_fields:
-                continue
-            annotation = cls.model_fields[key].annotation
-            if _has_switch(value, annotation):
-                found = f"a number; found {value}" if isinstance(value, bool) else "of numbers; found true or false among them"
-                raise ValueError(f"{key} should be {found}")
-            ways = {*_ways(annotation)} - {NoneType}
-            if ways == {bool} and isinstance(value, int | float | str) and not isinstance(value, bool):
-                raise ValueError(f"{key} should be true or false; found {value!r}")
-            if ways <= {int, float} and isinstance(value, str):
-                raise ValueError(f"{key} should be a {'whole ' if ways == {int} else ''}number; found {value!r}")
-        return data
+        annotation = cls.model_fields[str(info.field_name)].annotation
+        ways = {*_ways(annotation)} - {NoneType}
+        number = "it should be a whole number" if ways == {int} else "it should be a number"
+        if _has_switch(value, annotation):
+            raise ValueError(number if isinstance(value, bool) else "it should be of numbers")
+        if ways <= {int, float} and isinstance(value, str):
+            raise ValueError(number)
+        if ways == {bool} and isinstance(value, int | float | str) and not isinstance(value, bool):
+            raise ValueError("it should be true or false")
+        return value
 
 
 def _has_switch(value: Any, annotation: Any) -> bool:

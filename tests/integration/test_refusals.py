@@ -155,7 +155,7 @@ REFUSED = {
     ),
     "interrupted, and neither yes nor no": (
         {"compute": {"interrupt": "often", "staleness": 1}},
-        r"compute\.interrupt.*valid boolean.*found 'often'",
+        r"compute\.interrupt.*true or false.*found 'often'",
     ),
     "answers again beside answers ahead": (
         {"compute": {"staleness": 1}, **stage(entropy_control={})},
