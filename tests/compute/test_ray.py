@@ -190,6 +190,7 @@ def test_cases_are_divided_evenly_and_models_are_asked_too(ray):
         assert judge.run("odd/where", []) == []
 
 
+@pytest.mark.exhaustive  # actors take seconds to start
 @pytest.mark.slow
 def test_what_a_verifier_s_module_lacks_is_told_as_here(ray):
     with local_judge({"odd/absent": {}}) as here, pytest.raises(PluginError) as one:
@@ -223,6 +224,7 @@ def test_a_judge_that_dies_is_asked_again_and_then_no_more(ray):
                     asked.result(60)
 
 
+@pytest.mark.exhaustive  # actors take seconds to start
 @pytest.mark.slow
 def test_whoever_waits_for_a_closed_judge_is_told(ray):
     judge = ray_judge(config(1), {"odd/slow": {}})
@@ -299,6 +301,7 @@ def test_a_simulator_elsewhere_does_bit_for_bit_what_one_here_does(ray):
     await_(lambda: not of_ray("SimulatorActor"))
 
 
+@pytest.mark.exhaustive  # actors take seconds to start
 @pytest.mark.slow
 def test_what_a_simulator_raises_and_warns_of_is_told_as_here(ray):
     here, there = pair("odd/breaks", 2)

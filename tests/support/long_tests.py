@@ -8,7 +8,7 @@ whose cases take more than `LONG_S` on average on a quiet machine, with these se
 unless they are marked `everyday`, and `make test` leaves them out. A new test is short until it is measured.
 
 Of a long function with many cases, CI runs as many as take `CASES_S` seconds, spread evenly over their list, and two at least
-where they don't take four times as long; the others get the mark `exhaustive`, and `make test-all` runs them too.
+if one takes less; the others get the mark `exhaustive`, and `make test-all` runs them too.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 import pytest
 
 LONG_S = 0.2
-CASES_S = 15
+CASES_S = 8
 LIST = Path(__file__).parents[1] / "long.json"
 FOLDER = "MMRL_TEST_SECONDS"
 """The variable with the folder where seconds are written, a file for each process of pytest-xdist."""
@@ -41,7 +41,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if not item.get_closest_marker("exhaustive"):
             cases.setdefault(function, []).append(item)
     for function, its in cases.items():
-        fewest = 2 if long[function] < 2 * CASES_S else 1
+        fewest = 2 if long[function] < CASES_S else 1
         chosen = spread(len(its), max(fewest, int(CASES_S / long[function])))
         for number, item in enumerate(its):
             if number not in chosen:

@@ -662,6 +662,7 @@ def test_boxes_are_those_of_the_page_itself(chromium):
     assert not faults and right > 150
 
 
+@pytest.mark.exhaustive  # those of one page are tested too
 @pytest.mark.slow
 def test_boxes_are_those_of_the_page_itself_on_many_pages(chromium):
     right, faults = against_the_page_itself(chromium, drawn_pages(120, 5000))
