@@ -28,6 +28,7 @@ def test_hostile_verifiers():
     assert found.tried >= 46 and not found.fell, show([found])
 
 
+@pytest.mark.exhaustive  # two minutes each
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["options", "turns", "actions"])
 def test_all_that_is_installed(kind, monkeypatch):

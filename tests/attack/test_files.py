@@ -30,6 +30,7 @@ def test_some_of_the_files(kind):
     assert found.tried >= least and not found.fell, show([found])
 
 
+@pytest.mark.exhaustive  # some of them are tested above
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_all_files(kind):

@@ -15,8 +15,14 @@ from mmrl.ui.cli import COMMANDS
 
 DOCS = Path(__file__).parents[2] / "docs"
 START = sorted(docs_blocks.START.glob("*.md"))
-SHORTER = {"mmrl train configs/demo/robot.toml": "--set stages.0.steps=4 --set evaluate.every=4 --set evaluate.num_prompts=32"}
-"""Command -> what makes it shorter than the page says. `make demo-robot` runs all of it."""
+FEW = "--set stages.0.steps=10 --set evaluate.num_prompts=32 --set evaluate.every=0"
+SHORTER = {
+    "mmrl train configs/demo/digits.toml": f"{FEW} --set stages.1.steps=10",
+    "mmrl train configs/demo/digits.toml --set stages.1.steps=20": FEW,
+    "mmrl train configs/demo/robot.toml": FEW,
+    "mmrl train reward.toml": f"{FEW} --set stages.1.steps=4",
+}
+"""Command -> what makes it shorter than the page says. `make demo` and `make demo-robot` run all of theirs."""
 
 
 def test_a_picture_that_is_missing_or_older_is_named_with_file_and_line(tmp_path):
@@ -86,6 +92,7 @@ def test_nine_of_ten_blocks_of_the_path_run():
 
 
 @pytest.mark.slow
+@pytest.mark.each_case
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("page", START, ids=lambda p: p.stem)
 def test_what_a_page_of_the_path_says_runs(page, tmp_path):

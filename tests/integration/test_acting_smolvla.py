@@ -134,6 +134,7 @@ def test_a_checkpoint_with_statistics_is_trained_and_goes_on(tmp_path):
     assert list(table["input_features"]) == ["observation.images.wrist", "observation.images.front", "observation.state"]
 
 
+@pytest.mark.exhaustive  # two minutes; tests/integration/test_acting_runs.py learns it in less
 @pytest.mark.slow
 def test_it_learns_to_turn_to_the_mark(tmp_path):
     """Imitation to where some succeed, then reinforcement from there."""

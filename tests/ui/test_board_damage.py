@@ -63,6 +63,7 @@ def test_some_damages(runs: Path, part: int) -> None:
     _all_are_shown(runs, range(part * 31, 10**6, 149))
 
 
+@pytest.mark.exhaustive  # ten minutes; some of them are tested above
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(4))
 def test_all_damages(runs: Path, part: int) -> None:
