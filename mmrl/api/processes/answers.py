@@ -7,6 +7,7 @@ import select
 import time
 
 from mmrl.api.processes import ChildProcess
+from mmrl.api.processes.tree import queued_s
 
 ENDS_S = 0.5
 """Time that a process which closed its output has to end, at least."""
@@ -20,12 +21,19 @@ class EndedEarly(Exception):
     """The process ended with an error; the message says how."""
 
 
-def answer_to(child: ChildProcess, request: bytes, end: float, most: int) -> bytes:
+def answer_to(child: ChildProcess, request: bytes, seconds: float, most: int) -> bytes:
     """What the process writes to stdout until it ends; at most about `most` bytes, after which it isn't waited for.
 
-    child: with pipes; it reads 8 bytes that hold the length of the request, and the request. end: when its time is up, by
-    `time.monotonic`. Raises TookTooLong and EndedEarly; the caller closes the process.
+    child: with pipes; it reads 8 bytes that hold the length of the request, and the request. seconds: its time. What it waits for
+    a processor, on a machine that others keep busy, doesn't count, up to twice that time. Raises TookTooLong and EndedEarly; the
+    caller closes the process.
     """
+    began = time.monotonic()
+
+    def left() -> float:
+        passed = time.monotonic() - began
+        return seconds + min(queued_s(child.pid), 2 * seconds) - passed
+
     assert child.popen.stdin and child.popen.stdout
     try:
         child.popen.stdin.write(len(request).to_bytes(8, "big") + request)
@@ -34,14 +42,16 @@ def answer_to(child: ChildProcess, request: bytes, end: float, most: int) -> byt
         pass  # it died at its start, which is told below
     output, pipe = b"", child.popen.stdout
     while len(output) <= most:
-        if (left := end - time.monotonic()) <= 0 or not select.select([pipe], [], [], left)[0]:
+        if (now := left()) <= 0:
             raise TookTooLong
+        if not select.select([pipe], [], [], now)[0]:
+            continue  # it has more time, if it was in line
         if not (part := os.read(pipe.fileno(), 1 << 14)):
             break
         output += part
     else:
         return output
-    ended = child.exit_code(max(ENDS_S, end - time.monotonic()))
+    ended = child.exit_code(max(ENDS_S, left()))
     if ended is None:
         raise TookTooLong
     if ended != 0:

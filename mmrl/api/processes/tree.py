@@ -1,4 +1,4 @@
-"""The memory of a process and of its descendants, measured from outside. Linux only."""
+"""The memory of a process and of its descendants, and their time in line for a processor, measured from outside. Linux only."""
 
 from __future__ import annotations
 
@@ -28,6 +28,13 @@ def resident_bytes(pid: int, limit: int) -> int:
     found = list(tree(pid))
     total = sum(int((_read(f"/proc/{p}/statm") or "0 0").split()[1]) for p in found) * mmap.PAGESIZE
     return total if total <= limit else sum(_proportional(p) for p in found)
+
+
+def queued_s(pid: int) -> float:
+    """Seconds that the processes of a tree, each by its main thread, could have run but waited for a processor; 0 where Linux
+    doesn't count them."""
+    found = [_read(f"/proc/{p}/schedstat").split() for p in tree(pid)]
+    return sum(int(fields[1]) for fields in found if len(fields) == 3) / 1e9
 
 
 def _proportional(pid: int) -> int:

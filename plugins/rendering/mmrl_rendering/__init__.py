@@ -6,8 +6,9 @@ from mmrl.api.endpoints import JUDGE_KEYS
 MMRL_CONTRACT = 2
 
 OURS = "mmrl_rendering.verifiers:"
-RENDER_S = 15.0
-"""Deadline of a verifier that renders: a browser and a program of matplotlib may take 8 s."""
+RENDER_S = 30.0
+"""Deadline of a verifier that renders: a browser and a program of matplotlib may take 8 s, the latter three times as long where
+others keep the processors busy."""
 
 
 @hookimpl

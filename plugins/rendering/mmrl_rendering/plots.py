@@ -10,7 +10,6 @@ import ast
 import functools
 import importlib.util
 import subprocess
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -29,7 +28,7 @@ from mmrl_rendering.svg import Refused
 WHAT = "code = 'matplotlib'"
 MAX_LENGTH = 20_000
 SECONDS = 8.0
-"""Time that a program may take; the start of matplotlib takes one of it."""
+"""Time that a program may take, without what it waits for a processor; the start of matplotlib takes one of it."""
 SCRATCH_MB = 64
 
 
@@ -89,7 +88,7 @@ def _shown(code: str) -> Image.Image:
         wrapper=bare_wrapper([CHILD.parent.resolve(), own.parent, *packages], SCRATCH_MB),
     )
     try:
-        return _read(answer_to(child, code.encode("utf-8", "replace"), time.monotonic() + SECONDS, HEADER.size + 3 * MAX_PIXELS))
+        return _read(answer_to(child, code.encode("utf-8", "replace"), SECONDS, HEADER.size + 3 * MAX_PIXELS))
     except TookTooLong:
         raise Refused("the program took too long and was stopped") from None
     except EndedEarly as error:

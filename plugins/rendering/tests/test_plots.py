@@ -70,7 +70,7 @@ def test_an_endless_program_is_stopped():
     started = time.monotonic()
     with pytest.raises(Refused, match="took too long"):
         plots.render("while True: pass")
-    assert time.monotonic() - started < plots.SECONDS + 5
+    assert time.monotonic() - started < 3 * plots.SECONDS + 5
 
 
 def test_the_program_is_found_after_the_thinking_and_in_the_last_fence():
@@ -116,8 +116,7 @@ def test_without_a_sandbox_or_matplotlib_the_task_says_what_to_install(monkeypat
 @needs_sandbox
 @pytest.mark.slow
 @pytest.mark.parametrize("level", ["easy", "middle", "hard"])
-def test_the_programs_of_all_charts_draw_what_they_say(level, monkeypatch):
-    monkeypatch.setattr(plots, "SECONDS", 120.0)  # a busy machine needs more than 8 for the start of matplotlib
+def test_the_programs_of_all_charts_draw_what_they_say(level):
     kinds = {}
     for number in range(12):
         chart = random_chart(chance(0, level, str(number)), level)

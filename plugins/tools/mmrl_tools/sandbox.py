@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import sys
-import time
 from pathlib import Path
 
 from mmrl import UserError
@@ -64,14 +63,14 @@ def run_program(code: str, seconds: float = SECONDS) -> str:
         wrapper=bare_wrapper([CHILD.parent.resolve(), own.parent]),
     )
     try:
-        return _printed(child, code.encode("utf-8", "replace"), time.monotonic() + seconds)
+        return _printed(child, code.encode("utf-8", "replace"), seconds)
     finally:
         child.close()
 
 
-def _printed(child: ChildProcess, code: bytes, end: float) -> str:
+def _printed(child: ChildProcess, code: bytes, seconds: float) -> str:
     try:
-        return _cut(answer_to(child, code, end, 4 * PRINTED))
+        return _cut(answer_to(child, code, seconds, 4 * PRINTED))
     except TookTooLong:
         raise Refused("the program took too long and was stopped") from None
     except EndedEarly as error:

@@ -1,0 +1,102 @@
+"""The answer of a child process within its time, which is not what it waits for a processor."""
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from mmrl.api.processes import ENVIRONMENT, ChildProcess
+from mmrl.api.processes.answers import TookTooLong, answer_to
+from mmrl.api.processes.tree import queued_s
+
+PROGRAM = """
+import sys, time
+from mmrl.api.processes.child import read_request
+
+def computes(seconds):
+    read_request()
+    while time.process_time() < seconds:
+        pass
+    sys.stdout.write("done")
+
+def sleeps(seconds):
+    read_request()
+    time.sleep(seconds)
+    sys.stdout.write("done")
+"""
+ONE = min(os.sched_getaffinity(0)) if sys.platform == "linux" else 0
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux counts what processes wait for")
+
+
+@pytest.fixture
+def answered(tmp_path):
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM)
+
+    def run(what, takes, seconds):
+        """(the answer, or None of one that took too long; seconds by the clock) of a child on one processor."""
+        child = ChildProcess(f"program:{what}", [takes], file=str(path), environment=ENVIRONMENT, pipes=True)
+        os.sched_setaffinity(child.pid, {ONE})
+        began = time.monotonic()
+        try:
+            return answer_to(child, b"go", seconds, 100), time.monotonic() - began
+        except TookTooLong:
+            return None, time.monotonic() - began
+        finally:
+            child.close()
+
+    return run
+
+
+@contextlib.contextmanager
+def others(count):
+    """So many endless processes on the same processor."""
+    command = [sys.executable, "-S", "-c", "while True: pass"]
+    busy = [subprocess.Popen(command, start_new_session=True) for _ in range(count)]  # Linux shares a processor by sessions
+    try:
+        for process in busy:
+            os.sched_setaffinity(process.pid, {ONE})
+        yield
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+
+
+def test_what_others_take_of_the_processor_is_not_its_time(answered):
+    with others(3):
+        answer, took = answered("computes", 0.5, 1.5)
+    assert answer == b"done" and took > 1.5, "by the clock it took longer than it may"
+
+
+def test_who_sleeps_or_computes_without_end_is_stopped_in_time(answered):
+    assert answered("sleeps", 60, 1.0)[0] is None
+    answer, took = answered("computes", 60, 1.0)
+    assert answer is None and took < 3.5
+    with others(6):  # the most is three times its time
+        answer, took = answered("computes", 60, 1.0)
+    assert answer is None and 2.0 < took < 4.0
+
+
+def test_a_tree_waits_as_long_as_its_processes_do():
+    with others(1), subprocess.Popen(["bash", "-c", "while :; do :; done & wait"], start_new_session=True) as shell:
+        try:
+            [loop] = _children(shell.pid)
+            os.sched_setaffinity(loop, {ONE})
+            time.sleep(1.0)
+            assert 0.2 < queued_s(shell.pid) < 3.0
+        finally:
+            os.killpg(shell.pid, 9)
+    assert queued_s(shell.pid) == 0.0
+
+
+def _children(pid):
+    end = time.monotonic() + 5
+    while time.monotonic() < end:
+        with open(f"/proc/{pid}/task/{pid}/children") as file:
+            if found := [int(child) for child in file.read().split()]:
+                return found
+    raise AssertionError("no child")
