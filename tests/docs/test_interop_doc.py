@@ -178,6 +178,7 @@ assert {word.removeprefix("--") for word in ARGUMENTS if word.startswith("--")} 
 }
 
 
+@pytest.mark.exhaustive  # a minute
 @pytest.mark.slow
 @pytest.mark.parametrize("peer", CHECKS)
 def test_the_trainers_know_the_settings_of_their_lines(peer, tmp_path):

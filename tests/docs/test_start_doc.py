@@ -11,6 +11,7 @@ import pytest
 import docs_blocks
 from mmrl.api.errors import UserError
 from mmrl.config.load import load_config
+from mmrl.testing.cases import some_of
 from mmrl.ui.cli import COMMANDS
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -92,9 +93,8 @@ def test_nine_of_ten_blocks_of_the_path_run():
 
 
 @pytest.mark.slow
-@pytest.mark.each_case
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("page", START, ids=lambda p: p.stem)
+@pytest.mark.parametrize("page", some_of(START, START[1:2]), ids=lambda p: p.stem)
 def test_what_a_page_of_the_path_says_runs(page, tmp_path):
     try:
         for step, printed in docs_blocks.run(page, tmp_path, SHORTER):

@@ -8,7 +8,7 @@ whose cases take more than `LONG_S` on average on a quiet machine, with these se
 unless they are marked `everyday`, and `make test` leaves them out. A new test is short until it is measured.
 
 Of a long function with many cases, CI runs as many as take `CASES_S` seconds, spread evenly over their list, and two at least
-if one takes less; the others get the mark `exhaustive`, and `make test-all` runs them too. What is marked `each_case` keeps all.
+if one takes less; the others get the mark `exhaustive`, and `make test-all` runs them too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 
 import pytest
 
-LONG_S = 0.2
+LONG_S = 0.15
 CASES_S = 8
 LIST = Path(__file__).parents[1] / "long.json"
 FOLDER = "MMRL_TEST_SECONDS"
@@ -38,7 +38,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if function not in long or item.get_closest_marker("everyday"):
             continue
         item.add_marker("long")
-        if not item.get_closest_marker("exhaustive") and not item.get_closest_marker("each_case"):
+        if not item.get_closest_marker("exhaustive"):
             cases.setdefault(function, []).append(item)
     for function, its in cases.items():
         fewest = 2 if long[function] < CASES_S else 1
