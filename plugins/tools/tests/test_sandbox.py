@@ -76,7 +76,7 @@ def test_an_endless_program_is_stopped_in_time():
     started = time.monotonic()
     with pytest.raises(Refused, match="took too long"):
         run_program("while True: pass", seconds=1.0)
-    assert time.monotonic() - started < 4
+    assert time.monotonic() - started < 5
 
 
 def test_a_program_whose_end_is_not_seen_at_the_deadline_took_too_long():
@@ -85,7 +85,7 @@ def test_a_program_whose_end_is_not_seen_at_the_deadline_took_too_long():
     with open(os.devnull, "rb") as closed:
         popen = SimpleNamespace(stdin=io.BytesIO(), stdout=closed)
         with pytest.raises(Refused, match="took too long"):
-            _printed(SimpleNamespace(popen=popen, exit_code=waited.append), b"", time.monotonic() + 0.1)
+            _printed(SimpleNamespace(popen=popen, exit_code=waited.append, pid=0), b"", 0.1)
     assert waited[0] >= ENDS_S
 
 
