@@ -187,6 +187,7 @@ def test_layers_and_rows_of_many_lengths_share_what_is_compiled(compile_by):
     assert 1 <= counted[0] == counted[-1] <= 2, "the first layer's inputs have no gradient"
 
 
+@pytest.mark.exhaustive  # a minute
 @pytest.mark.slow
 def test_the_same_numbers_for_rows_of_many_lengths_by_the_same_code(compile_by):
     compile_by("traced")

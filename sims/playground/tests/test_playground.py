@@ -34,6 +34,7 @@ def actions(steps: int) -> torch.Tensor:
     return torch.rand(steps, N, 1, generator=torch.Generator().manual_seed(0)) * 2 - 1
 
 
+@pytest.mark.exhaustive  # three minutes, which JAX compiles
 def test_it_is_as_published(carts: Playground, python: str | None, tmp_path: Path) -> None:
     """Against a bare batch of Playground: starts, observations, rewards and ends; and the table of tasks against its suite."""
     seeds = [0, 7, 2**31]
