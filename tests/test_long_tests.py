@@ -31,7 +31,7 @@ def test_a_function_is_as_long_as_its_average_case_on_all_processes(tmp_path):
 @pytest.fixture
 def files(pytester, monkeypatch):
     pytester.makeconftest("import long_tests\ndef pytest_configure(config):\n    config.pluginmanager.register(long_tests)")
-    pytester.makeini("[pytest]\nmarkers = long\n everyday\n exhaustive")
+    pytester.makeini("[pytest]\nmarkers = long\n everyday\n exhaustive\n always")
     body = """
         import pytest
 
@@ -69,6 +69,7 @@ def test_seconds_of_each_case_are_written(files):
 @pytest.mark.parametrize(("seconds", "ran"), [(1.0, 15), (4.0, 3), (14.0, 2), (16.0, 1)])
 def test_of_a_long_function_ci_runs_what_takes_some_seconds(files, monkeypatch, seconds, ran):
     monkeypatch.setattr(long_tests, "CASES_S", 15)
+    monkeypatch.setattr(long_tests, "FILE_S", 99)
     files.makepyfile(
         test_many="""
         import pytest
@@ -87,3 +88,30 @@ def test_of_a_long_function_ci_runs_what_takes_some_seconds(files, monkeypatch, 
     apart = [b - a for a, b in itertools.pairwise(numbers)]
     assert len(numbers) == ran and numbers[0] == 0 and numbers[-1] == (0 if ran == 1 else 19)
     assert max(apart, default=0) - min(apart, default=0) <= 1
+
+
+def test_of_a_file_ci_runs_the_shortest_and_those_that_are_always_run(files, monkeypatch):
+    monkeypatch.setattr(long_tests, "FILE_S", 10)
+    files.makepyfile(
+        test_kinds="""
+        import pytest
+
+        def test_minutes(): ...
+
+        def test_some(): ...
+
+        @pytest.mark.always
+        def test_most_important(): ...
+
+        def test_short(): ...
+
+        def test_longer(): ...
+    """,
+        test_alone="def test_hours(): ...",
+    )
+    seconds = {"minutes": 100.0, "some": 3.0, "most_important": 5.0, "short": 1.0, "longer": 4.0}
+    listed = {f"test_kinds.py::test_{name}": s for name, s in seconds.items()} | {"test_alone.py::test_hours": 5000.0}
+    long_tests.LIST.write_text(json.dumps(listed))
+    result = files.inline_run("-m", "long and not exhaustive", "-p", "no:cacheprovider")
+    found = [r.nodeid.partition("::test_")[2] for r in result.getreports("pytest_runtest_logreport") if r.when == "call"]
+    assert found == ["hours", "some", "most_important", "short"]

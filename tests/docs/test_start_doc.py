@@ -20,7 +20,7 @@ FEW = "--set stages.0.steps=10 --set evaluate.num_prompts=32 --set evaluate.ever
 SHORTER = {
     "mmrl train configs/demo/digits.toml": f"{FEW} --set stages.1.steps=10",
     "mmrl train configs/demo/digits.toml --set stages.1.steps=20": FEW,
-    "mmrl train configs/demo/robot.toml": FEW,
+    "mmrl train configs/demo/robot.toml": f"{FEW} --set stages.0.prompts_per_step=32",
     "mmrl train reward.toml": f"{FEW} --set stages.1.steps=4",
 }
 """Command -> what makes it shorter than the page says. `make demo` and `make demo-robot` run all of theirs."""

@@ -76,6 +76,7 @@ def figures(folder):
     return {name: summary[name]["dial/turn"]["value"] for name in ("before", "best", "last")}
 
 
+@pytest.mark.always
 @pytest.mark.parametrize(
     ("stage", "policy", "options"),
     mostly_slow(

@@ -108,6 +108,7 @@ def resumed(folder, played):
 
 
 # one test for all cases: each process of a parallel test run would play them again
+@pytest.mark.always
 def test_two_learners_do_what_one_does(alone, played):
     do_the_same(alone, played, SOME)
 

@@ -129,6 +129,7 @@ def killed_and_resumed(whole, tmp_path, first, last, apart=1):
     return len(killed)
 
 
+@pytest.mark.always
 @pytest.mark.slow
 @pytest.mark.parametrize("at", [1, 9])
 def test_killed_while_a_checkpoint_is_written(whole, tmp_path, at):

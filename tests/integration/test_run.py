@@ -366,6 +366,7 @@ def test_too_large_a_gap_between_sampler_and_learner_stops_before_the_update(tmp
     assert all(torch.equal(kept[k], expected[k]) for k in expected)
 
 
+@pytest.mark.always
 @pytest.mark.slow
 def test_a_full_disk_while_a_checkpoint_is_written(tmp_path):
     """Files may grow to 40 kB: enough for everything but the weights."""

@@ -57,6 +57,7 @@ def test_its_tests_fail_when_the_verifier_is_wrong(package: Path) -> None:
     assert "verifier 'traffic-signs/exact' fails listing_every_answer_scores_low" in tested.stdout
 
 
+@pytest.mark.always
 @pytest.mark.slow
 def test_it_trains_two_steps_a_stage(package: Path) -> None:
     done = run(package, "mmrl", "train", "run.toml", "--smoke", timeout=280)

@@ -7,8 +7,9 @@ The first command writes the seconds of each test into the folder, the second wr
 whose cases take more than `LONG_S` on average on a quiet machine, with these seconds. At collection they get the mark `long`,
 unless they are marked `everyday`, and `make test` leaves them out. A new test is short until it is measured.
 
-Of a long function with many cases, CI runs as many as take `CASES_S` seconds, spread evenly over their list, and two at least
-if one takes less; the others get the mark `exhaustive`, and `make test-all` runs them too.
+CI runs some of the long tests: of a function with many cases as many as take `CASES_S` seconds, spread evenly over their list, and
+two at least if one takes less; of these, in each file, the shortest that together take `FILE_S` seconds, and those marked `always`.
+The others get the mark `exhaustive`, and `make test-all` runs them too.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import pytest
 
 LONG_S = 0.15
 CASES_S = 8
+FILE_S = 20
 LIST = Path(__file__).parents[1] / "long.json"
 FOLDER = "MMRL_TEST_SECONDS"
 """The variable with the folder where seconds are written, a file for each process of pytest-xdist."""
@@ -40,12 +42,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker("long")
         if not item.get_closest_marker("exhaustive"):
             cases.setdefault(function, []).append(item)
+    files: dict[Path, list[tuple[float, pytest.Item]]] = {}
     for function, its in cases.items():
         fewest = 2 if long[function] < CASES_S else 1
         chosen = spread(len(its), max(fewest, int(CASES_S / long[function])))
         for number, item in enumerate(its):
-            if number not in chosen:
+            if number in chosen:
+                files.setdefault(item.path, []).append((long[function], item))
+            else:
                 item.add_marker("exhaustive")
+    for found in files.values():
+        taken = 0.0
+        for seconds, item in sorted(found, key=lambda each: (not each[1].get_closest_marker("always"), each[0])):
+            if taken and taken + seconds > FILE_S and not item.get_closest_marker("always"):
+                item.add_marker("exhaustive")
+            taken += seconds
 
 
 def spread(of: int, wanted: int) -> set[int]:

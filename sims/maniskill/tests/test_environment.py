@@ -32,6 +32,7 @@ def test_specs_are_what_instances_are(made, task):
     assert set(moved.parts) == set(spec.parts) and moved.observation.state.isfinite().all()
 
 
+@pytest.mark.always
 @pytest.mark.slow
 @pytest.mark.usefixtures("vulkan")
 def test_push_t_is_what_its_spec_says(made):
