@@ -7,9 +7,9 @@ The first command writes the seconds of each test into the folder, the second wr
 whose cases take more than `LONG_S` on average on a quiet machine, with these seconds. At collection they get the mark `long`,
 unless they are marked `everyday`, and `make test` leaves them out. A new test is short until it is measured.
 
-CI runs some of the long tests: of a function with many cases as many as take `CASES_S` seconds, spread evenly over their list, and
-two at least if one takes less; of these, in each file, the shortest that together take `FILE_S` seconds, and those marked `always`.
-The others get the mark `exhaustive`, and `make test-all` runs them too.
+CI runs some of the long tests: of a function with many cases as many as take `CASES_S` seconds, spread evenly over their list,
+and two at least if one takes less; of these, in each file, the shortest that together take `FILE_S` seconds, and those marked
+`always`. The others get the mark `exhaustive`, and `make test-all` runs them too.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import pytest
 
 LONG_S = 0.15
 CASES_S = 8
-FILE_S = 20
+FILE_S = 40
 LIST = Path(__file__).parents[1] / "long.json"
 FOLDER = "MMRL_TEST_SECONDS"
 """The variable with the folder where seconds are written, a file for each process of pytest-xdist."""
