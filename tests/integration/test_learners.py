@@ -36,6 +36,8 @@ SOME = (
     *("resumed", "acts, vla"),
 )
 """The cases that CI plays; of others each is near to one of them."""
+SPREAD = {"plain", "kl", "lora", "ppo apart", "ema", "bfloat16", "sgd", "muon, sharded", "acts, vla"}
+"""Cases in which it is looked at that weights and optimiser are spread over the ranks."""
 CHAINS = {"shards": True, "whole": False}
 """How the checkpoints of resumed runs are written -> `checkpoint.shards`."""
 UNWHOLE = {"checkpoint": {"every": 2, "keep": 9, "shards": False}}
@@ -132,6 +134,10 @@ def do_the_same(alone, played, cases):
         first, second = (share["weights"] for share in played[name])
         assert all(torch.equal(first[k], second[k]) for k in first), name
         assert name not in ABOUT or ABOUT[name](alone[name]), f"{name}: it lacks what it is about"
+    for name in SPREAD & {*cases}:
+        for share in played[name]:
+            for held, whole in zip(share["held"], share["all"], strict=True):
+                assert 0.45 * whole < held < 0.55 * whole, f"{name}: each rank holds half of weights and optimiser"
 
 
 def metrics(played):
@@ -178,12 +184,7 @@ def test_weight_decay_pulls_at_nothing_that_was_not_looked_with(alone, played):
         assert moved == {"language"} or moved == {"language", "head"}
 
 
-def test_each_rank_holds_half(played):
-    """Of weights and optimiser, where they are spread."""
-    for name in ("plain", "kl", "lora", "ppo apart", "acts, vla"):
-        for share in played[name]:
-            for held, whole in zip(share["held"], share["all"], strict=True):
-                assert 0.45 * whole < held < 0.55 * whole, name
+def test_replicated_weights_are_held_whole_by_each_rank(played):
     for share in played["replicated"]:
         assert share["held"] == share["all"]
 

@@ -157,8 +157,10 @@ CASES: dict[str, dict[str, Any]] = {
 }
 COMPILED = ("plain", "acts, vla", "ratings")
 """Cases of each kind of policy whose layers can be compiled; the compiled ones are called "compiled, ..."."""
-for _name in COMPILED:
-    CASES[f"compiled, {_name}"] = CASES[_name] | {"train": {"threads": 1, **CASES[_name].get("train", {}), "compile": True}}
+CASES |= {
+    f"compiled, {name}": CASES[name] | {"train": {"threads": 1, **CASES[name].get("train", {}), "compile": True}}
+    for name in COMPILED
+}
 
 
 def config(name: str, folder: Path, learners: int = 1, **sections: Any) -> Any:

@@ -30,7 +30,7 @@ def answer_to(child: ChildProcess, request: bytes, seconds: float, most: int) ->
     """
     began = time.monotonic()
 
-    def left() -> float:
+    def remaining() -> float:
         passed = time.monotonic() - began
         return seconds + min(queued_s(child.pid), 2 * seconds) - passed
 
@@ -42,16 +42,16 @@ def answer_to(child: ChildProcess, request: bytes, seconds: float, most: int) ->
         pass  # it died at its start, which is told below
     output, pipe = b"", child.popen.stdout
     while len(output) <= most:
-        if (now := left()) <= 0:
+        if (seconds_left := remaining()) <= 0:
             raise TookTooLong
-        if not select.select([pipe], [], [], now)[0]:
+        if not select.select([pipe], [], [], seconds_left)[0]:
             continue  # it has more time, if it was in line
         if not (part := os.read(pipe.fileno(), 1 << 14)):
             break
         output += part
     else:
         return output
-    ended = child.exit_code(max(ENDS_S, left()))
+    ended = child.exit_code(max(ENDS_S, remaining()))
     if ended is None:
         raise TookTooLong
     if ended != 0:
