@@ -2,8 +2,8 @@
 
     python benchmarks/gap_gpu.py [--size 3b|7b|tiny] [--dtypes bfloat16 float32] [--prompts 8] [--group 8] [--tokens 64]
 
-Qwen2.5-VL's shape with random weights. The learner's forward is the update's: groups that share their prompt, and one sequence
-per completion. Nats per token: mean, 99th percentile, largest. Prints one JSON object.
+Qwen2.5-VL's shape with random weights. The learner's forward is the update's: groups that share their prompt, if
+the model can do that, and one sequence per completion. Nats per token: mean, 99th percentile, largest. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ def gaps(policy: VLM, args: argparse.Namespace) -> dict[str, Any]:
     sampling = SamplingParams(max_tokens=args.tokens, temperature=1.0, seed=0)
     rollouts = collector.collect(prompts, collector.encode(prompts), args.group, sampling)
     found: dict[str, Any] = {}
-    for way in ("shared", "alone"):
+    for way in ("shared", "alone") if policy.family.shares_prefix else ("alone",):
         gap = []
         for micro in pack(rollouts, ones(rollouts), policy, shared_prefix=way == "shared", budget=args.budget).micro:
             gap.append((policy.logprobs(micro, 1.0)[0] - micro.sampler_logprobs_L).abs().float())
         every = torch.cat(gap)
         found[way] = {"mean": float(every.mean()), "p99": float(every.quantile(0.99)), "largest": float(every.max())}
-    return found | {"tokens": len(every)}
+    return found | {"tokens": len(every), "why_not_shared": policy.family.capabilities.why_not}
 
 
 def main() -> None:

@@ -9,9 +9,13 @@ import torch
 
 import other_families
 import vlm_cases as cases
+from mmrl.config.policy import PolicyConfig
 from mmrl.policies.gradient_checkpointing import gradient_checkpointing
-from mmrl.policies.vlm import packed_rows, probe, recurrent
+from mmrl.policies.vlm import packed_rows, probe, recurrent, tiny
+from mmrl.policies.vlm import vlm as vlm_module
 from mmrl.policies.vlm.capabilities import UNKNOWN
+from mmrl.policies.vlm.families import decoder_of
+from mmrl.policies.vlm.vlm import VLM
 from mmrl.train.update.pack_conversations import pack
 
 CREDIT = cases.credit(1.0, -0.5, 0.25, 2.0, -1.0, 0.75, 0.5, -2.0)
@@ -43,6 +47,37 @@ def test_the_verdict_of_each_family(family):
     assert 0 < found.logprob_difference < 1e-5 and 0 < found.gradient_difference < 1e-5
     assert found.looks_ahead == (family == "gemma3")
     assert found.recurrent == (("Qwen3_5GatedDeltaNet",) if family == "qwen3_5" else ())
+
+
+@pytest.mark.parametrize("family", [family for family in tiny.FAMILIES if family != "openvla"])
+def test_of_a_deep_model_the_first_layers_are_tried_with_the_same_verdict(family, monkeypatch):
+    def verdict():
+        monkeypatch.setattr(vlm_module, "_PROBED", {})
+        vlm = VLM(PolicyConfig(model=f"tiny:{family}:hidden=32,layers=7"))
+        assert len(decoder_of(vlm.model).layers) == decoder_of(vlm.model).config.num_hidden_layers == 7
+        return replace(vlm.family.capabilities, logprob_difference=0.0, gradient_difference=0.0)
+
+    tried, forward = [], probe._truth
+    monkeypatch.setattr(
+        probe, "_truth", lambda family, *a, **k: tried.append(len(decoder_of(family.model).layers)) or forward(family, *a, **k)
+    )
+    whole = verdict()
+    monkeypatch.setattr(probe, "LAYERS", 4)
+    assert verdict() == whole and whole.packs and whole.pads
+    shared = family in ("gemma3n", "gemma4")
+    assert tried[0] == 7 and (tried[-1] == 7) == shared
+
+
+def test_a_prompt_that_a_model_can_not_share_is_not_packed():
+    vlm = cases.policy("qwen2_5_vl")
+    found = vlm.family.capabilities
+    rollouts = cases.rollouts(vlm, [cases.prompt(1, 1)])
+    vlm.family.use(replace(UNKNOWN, why_not="it was planted"))
+    try:
+        with pytest.raises(ValueError, match="can't share a prompt: it was planted"):
+            pack(rollouts, CREDIT, vlm, shared_prefix=True, budget=100)
+    finally:
+        vlm.family.use(found)
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])

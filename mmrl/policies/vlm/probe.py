@@ -352,14 +352,19 @@ def _first_layer(model: Any, nudged: bool = False) -> Iterator[list[torch.Tensor
 
 @contextlib.contextmanager
 def _shallow(model: Any) -> Iterator[None]:
-    """Run the first layers alone, one of each kind at least, if there are many."""
-    config = decoder_of(model).config
+    """Run the first layers alone, one of each kind at least, if there are many. Models whose layers take keys of
+    earlier ones, or inputs of their own from an embedding for all of them (Gemma 3n, Gemma 4), are run whole."""
+    decoder = decoder_of(model)
+    config, layers = decoder.config, decoder.layers
     whole, dense = config.num_hidden_layers, getattr(config, "first_k_dense_replace", None) or 0
     kinds = [getattr(config, name, None) or () for name in ("layer_types", "mlp_layer_types")]
     try:
-        if whole > LAYERS:
+        if whole > LAYERS and not any(
+            getattr(config, name, None) for name in ("num_kv_shared_layers", "hidden_size_per_layer_input")
+        ):
             needed = max([2, dense, *(types.index(kind) for types in kinds for kind in types)]) + 2
-            config.num_hidden_layers = min(needed, whole)
+            config.num_hidden_layers = min(needed, whole)  # caches have so many layers
+            decoder.layers = layers[: config.num_hidden_layers]  # not all models look at the number
         yield
     finally:
-        config.num_hidden_layers = whole
+        config.num_hidden_layers, decoder.layers = whole, layers

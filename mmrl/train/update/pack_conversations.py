@@ -69,8 +69,11 @@ def pack(
     team: the ranks that compute rows together; all of them call it together.
     prefetcher: of the batches that are passed over in turn with this one.
 
-    Raises ValueError for a completion with a banned id, which the forward pass would take for an image.
+    Raises ValueError for a completion with a banned id, which the forward pass would take for an image, and for a prompt that is
+    shared by a model that can't do that: completions would see each other.
     """
+    if shared_prefix and not policy.family.shares_prefix:
+        raise ValueError(f"this model's completions can't share a prompt: {policy.family.capabilities.why_not}")
     advantages = _float32(credit.advantages).reshape(len(rollouts), -1)
     nowhere, moved = np.isnan(advantages).any(1), (advantages != 0).any(1)
     trained = [n for n, r in enumerate(rollouts) if r.length and not nowhere[n] and not r.is_stub]

@@ -25,6 +25,11 @@ class Checkpoint:
     """Makes the processor. It may need packages that the model doesn't."""
 
 
+def in_turn(layers: int, often: str, last: str = "full_attention") -> list[str]:
+    """The kind of each layer: two in turn, as in published models, so that the last layer has the second kind."""
+    return [(often, last)[(layers - i) % 2] for i in range(layers)]
+
+
 def text(kind: str, tokenizer: Any, hidden: int, layers: int, **more: Any) -> dict[str, Any]:
     """The configuration of a language model; `more` adds to it. kind: its `model_type`."""
     return {

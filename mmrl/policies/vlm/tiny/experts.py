@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import transformers as hf
 
-from mmrl.policies.vlm.tiny.checkpoint import HEADS, SIDE, Checkpoint, eye, text
+from mmrl.policies.vlm.tiny.checkpoint import HEADS, SIDE, Checkpoint, eye, in_turn, text
 from mmrl.policies.vlm.tiny.checkpoint import PATCH as TILE_PATCH
 from mmrl.policies.vlm.tiny.tokens import ids, make_tokenizer, template
 
@@ -57,7 +57,7 @@ def ernie4_5_vl_moe(hidden: int, layers: int, words: Sequence[str]) -> Checkpoin
     side = half * 3 // 8
     rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [side, side, half - 2 * side]}
     experts = {"moe_intermediate_size": [hidden, hidden // 2], "moe_k": 2, "moe_num_experts": 4, "moe_num_shared_experts": 1}
-    experts["mlp_layer_types"] = [*["sparse"] * (layers - 1), "dense"]
+    experts["mlp_layer_types"] = in_turn(layers, "sparse", "dense")
     config = hf.Ernie4_5_VLMoeConfig(
         text_config=text("ernie4_5_vl_moe_text", tokenizer, hidden, layers, rope_parameters=rope, **experts),
         vision_config={
@@ -87,9 +87,10 @@ def llama4(hidden: int, layers: int, words: Sequence[str]) -> Checkpoint:
     marks = ["<|image_start|>", "<|image_end|>", "<|patch|>", "<|tile_x_separator|>", "<|tile_y_separator|>"]
     tokenizer = make_tokenizer(words, [*marks, "<|image|>"])
     width = hidden // HEADS
-    experts = {"num_local_experts": 4, "intermediate_size_mlp": 2 * hidden, "moe_layers": [layers - 1]}
-    chunks = {"layer_types": ["chunked_attention"] * (layers - 1) + ["full_attention"], "attention_chunk_size": 1024}
-    chunks |= {"no_rope_layers": [1] * (layers - 1) + [0], "head_dim": width}
+    experts = {"num_local_experts": 4, "intermediate_size_mlp": 2 * hidden, "moe_layers": [*range(layers - 1, -1, -2)]}
+    kinds = in_turn(layers, "chunked_attention")
+    chunks = {"layer_types": kinds, "attention_chunk_size": 1024, "head_dim": width}
+    chunks["no_rope_layers"] = [int(kind == "chunked_attention") for kind in kinds]
     config = hf.Llama4Config(
         text_config=text("llama4_text", tokenizer, hidden, layers, **experts, **chunks),
         vision_config=eye("llama4_vision_model", hidden, layers, intermediate_size=4 * hidden)

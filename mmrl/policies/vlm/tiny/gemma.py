@@ -7,7 +7,7 @@ from typing import Any
 
 import transformers as hf
 
-from mmrl.policies.vlm.tiny.checkpoint import HEADS, PATCH, SIDE, Checkpoint, eye, text
+from mmrl.policies.vlm.tiny.checkpoint import HEADS, PATCH, SIDE, Checkpoint, eye, in_turn, text
 from mmrl.policies.vlm.tiny.tokens import ids, make_tokenizer, rows, template
 
 TOKENS = (SIDE // PATCH // 2) ** 2
@@ -20,7 +20,7 @@ def gemma3(hidden: int, layers: int, words: Sequence[str]) -> Checkpoint:
     """Pictures have one size; their tokens attend to each other in both directions. Layers slide but for the last one."""
     named = {"boi_token": "<start_of_image>", "image_token": "<image_soft_token>", "eoi_token": "<end_of_image>"}
     tokenizer = make_tokenizer(words, named=named, written=BREAKS)
-    slides = {"layer_types": ["sliding_attention"] * (layers - 1) + ["full_attention"], "sliding_window": 1024}
+    slides = {"layer_types": in_turn(layers, "sliding_attention"), "sliding_window": 1024}
     width = hidden // HEADS
     config = hf.Gemma3Config(
         text_config=text("gemma3_text", tokenizer, hidden, layers, head_dim=width, query_pre_attn_scalar=width, **slides),
@@ -48,13 +48,12 @@ def gemma4(hidden: int, layers: int, words: Sequence[str]) -> Checkpoint:
     named |= {"boa_token": "<|audio>", "audio_token": "<|audio|>", "eoa_token": "<audio|>"}
     tokenizer = make_tokenizer(words, ["<|video|>"], named)
     width, pooled = hidden // HEADS, 3
-    layer_types = ["sliding_attention"] * (layers - 1) + ["full_attention"]
     own: dict[str, Any] = {
         "hidden_size_per_layer_input": 16,
         "vocab_size_per_layer_input": rows(tokenizer),
         "global_head_dim": 2 * width,
     }
-    own |= {"layer_types": layer_types, "head_dim": width, "use_bidirectional_attention": "vision"}
+    own |= {"layer_types": in_turn(layers, "sliding_attention"), "head_dim": width, "use_bidirectional_attention": "vision"}
     grid = {"patch_size": PATCH, "pooling_kernel_size": pooled}
     sight = {"head_dim": width, "num_key_value_heads": HEADS, "position_embedding_size": 1024}
     sight["default_output_length"] = 70  # stands in published configurations, and vLLM reads it

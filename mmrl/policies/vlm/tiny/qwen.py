@@ -7,7 +7,7 @@ from typing import Any
 
 import transformers as hf
 
-from mmrl.policies.vlm.tiny.checkpoint import HEADS, Checkpoint
+from mmrl.policies.vlm.tiny.checkpoint import HEADS, Checkpoint, in_turn
 from mmrl.policies.vlm.tiny.tokens import CHAT_TEMPLATE, SPECIAL, make_tokenizer
 
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2}
@@ -103,7 +103,7 @@ def language5(hidden: int, layers: int) -> dict[str, Any]:
     return {
         "head_dim": width,
         "rope_parameters": {**rope, "mrope_section": [pairs - 2 * side, side, side]},
-        "layer_types": ["linear_attention"] * (layers - 1) + ["full_attention"],
+        "layer_types": in_turn(layers, "linear_attention"),
         **linear,
     }
 

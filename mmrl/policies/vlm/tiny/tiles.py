@@ -8,7 +8,7 @@ from typing import Any
 import transformers as hf
 
 from mmrl.api.errors import UserError
-from mmrl.policies.vlm.tiny.checkpoint import HEADS, PATCH, SIDE, Checkpoint, eye, text
+from mmrl.policies.vlm.tiny.checkpoint import HEADS, PATCH, SIDE, Checkpoint, eye, in_turn, text
 from mmrl.policies.vlm.tiny.tokens import ids, make_tokenizer, rows, template
 
 TOKENS = (SIDE // PATCH // 2) ** 2
@@ -152,8 +152,7 @@ def lfm2_vl(hidden: int, layers: int, words: Sequence[str]) -> Checkpoint:
     last one attention."""
     marks = ["<|image_start|>", "<|image_end|>", "<|img_thumbnail|>"]
     tokenizer = make_tokenizer(words, marks, {"image_token": "<image>"})
-    kinds = ["conv"] * (layers - 1) + ["full_attention"]
-    own: dict[str, Any] = {"layer_types": kinds, "block_auto_adjust_ff_dim": False}
+    own: dict[str, Any] = {"layer_types": in_turn(layers, "conv"), "block_auto_adjust_ff_dim": False}
     own |= {"conv_dim": hidden, "block_dim": hidden}  # stand in published configurations, and vLLM reads them
     config = hf.Lfm2VlConfig(
         text_config=text("lfm2", tokenizer, hidden, layers, **own),
