@@ -1,6 +1,6 @@
 """The embedded sampler against the learner at real size: how far apart their log-probabilities of the sampled tokens are.
 
-    python benchmarks/gap_gpu.py [--size 3b|7b|tiny] [--dtypes bfloat16 float32] [--prompts 8] [--group 8] [--tokens 64]
+    python benchmarks/gap_gpu.py [--size 3b|7b|narrow|tiny] [--dtypes bfloat16 float16 float32] [--group 8] [--tokens 64]
 
 Qwen2.5-VL's shape with random weights. The learner's forward is the update's: groups that share their prompt, if
 the model can do that, and one sequence per completion. Nats per token: mean, 99th percentile, largest. Prints one JSON object.
@@ -25,6 +25,8 @@ from mmrl.train.update.pack_conversations import pack
 from on_device import SIZES, loaded
 from step_gpu import prompts_of
 
+DTYPES = ["bfloat16", "float16", "float32"]
+
 
 @torch.no_grad()
 def gaps(policy: VLM, args: argparse.Namespace) -> dict[str, Any]:
@@ -46,7 +48,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", choices=SIZES, default="3b")
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--dtypes", nargs="+", choices=["bfloat16", "float32"], default=["bfloat16", "float32"])
+    parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=DTYPES)
     for name, default in dict(prompts=8, group=8, tokens=64, pixels=224, prompt_tokens=200, budget=16384).items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=default)
     args = parser.parse_args()

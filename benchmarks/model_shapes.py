@@ -8,6 +8,20 @@ from mmrl.train.plan.published import PUBLISHED
 
 CONFIGS = {size: PUBLISHED[f"Qwen/Qwen2.5-VL-{size.upper()}"] for size in ("3b", "7b", "72b")}
 """Their config.json, as in `mmrl plan`."""
+WIDTH = 256
+CONFIGS["narrow"] = {
+    **CONFIGS["3b"],
+    "text_config": {
+        **CONFIGS["3b"]["text_config"],
+        **{"hidden_size": WIDTH, "intermediate_size": 4 * WIDTH, "num_attention_heads": 2, "num_key_value_heads": 1},
+        "vocab_size": 4096,
+    },
+    "vision_config": {
+        **CONFIGS["3b"]["vision_config"],
+        **{"hidden_size": WIDTH // 2, "intermediate_size": WIDTH, "num_heads": 2, "out_hidden_size": WIDTH},
+    },
+}
+"""The 3B's depth, for a CPU: what tiny models, with two layers, don't show."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from mmrl.policies.vlm import tiny, vlm
 from mmrl.policies.vlm.vlm import VLM
 from model_shapes import CONFIGS
 
-SIZES = ("tiny", "3b", "7b")
+SIZES = ("tiny", "narrow", "3b", "7b")
 EVERYWHERE = ["vision", "projector", "language"]
 """`target_modules` of adapters in all parts."""
 
@@ -55,7 +55,8 @@ def check_room(parser: argparse.ArgumentParser, args: argparse.Namespace) -> Non
 
 def name_of(size: str) -> str:
     """`policy.model` of a size: what `mmrl plan` knows, or a tiny model."""
-    return "tiny:qwen2_5_vl" if size == "tiny" else f"Qwen/Qwen2.5-VL-{size.upper()}"
+    named = {"tiny": "tiny:qwen2_5_vl", "narrow": "Qwen/Qwen2.5-VL-3B"}
+    return named.get(size) or f"Qwen/Qwen2.5-VL-{size.upper()}"
 
 
 def config_of(size: str, small: Any) -> Any:

@@ -49,8 +49,10 @@ class PolicyConfig(Section):
     one."""
     kind: str = "vlm"
     """Id of the policy, see `mmrl list policies`."""
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    """Data type of weights and activations; log-probabilities and losses are always float32."""
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    """Data type of weights and activations; log-probabilities and losses are always float32. In `float16` the sampler and the
+    learner differ about eight times less than in `bfloat16`, but large activations overflow, and some models have them; it is for
+    the policies `vlm`, `reward` and `vla`."""
     device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
     """`auto` (a GPU if there is one), `cpu`, `cuda`, `cuda:1`."""
     attn_implementation: Literal["auto", "sdpa", "eager", "flex_attention"] = "auto"
@@ -78,6 +80,11 @@ class PolicyConfig(Section):
     def dense_attention(self) -> Literal["sdpa", "eager"]:
         """transformers' implementation where attention is under a dense mask."""
         return "eager" if self.attn_implementation == "eager" else "sdpa"
+
+    @property
+    def bytes_per_weight(self) -> int:
+        """Of weights and activations in `dtype`."""
+        return 4 if self.dtype == "float32" else 2
 
     def smaller(self) -> PolicyConfig:
         """The same model on a CPU, with short videos; `mmrl.train.smoke` chooses the model of a smoke run."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from mmrl.policies.vlm.vlm import VLM
 
-BOUNDS = {"float32": 1e-4, "bfloat16": 0.1}
+BOUNDS = {"float32": 1e-4, "bfloat16": 0.1, "float16": 0.02}
 """Greatest difference of log-probabilities in nats, and of gradients relative to their norm, by the weights' dtype."""
 GROUP, LONGEST = 4, 7
 

@@ -136,6 +136,23 @@ def test_it_runs_at_tiny_size_on_a_cpu_and_prints_one_object(script):
         assert all(case["ratio"] > 0.5 and case["gradient_difference"] < 0.1 for case in found["cases"].values())
 
 
+@pytest.mark.slow
+def test_a_model_as_deep_as_published_ones_shares_its_prompts_and_differs_least_in_float32():
+    work = ["--prompts", "1", "--group", "3", "--tokens", "6", "--pixels", "56", "--prompt-tokens", "40"]
+    done = subprocess.run(
+        [sys.executable, ROOT / "benchmarks" / "gap_gpu.py", "--size", "narrow", "--device", "cpu", *work],
+        capture_output=True,
+        text=True,
+        timeout=250,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout)
+    half, least, whole = (found[dtype]["shared"]["mean"] for dtype in ("bfloat16", "float16", "float32"))
+    assert max(whole, found["float32"]["alone"]["mean"]) < 1e-6 < least < half / 3, "a number of float16 has three bits more"
+    assert half < 5e-3
+
+
 def test_memory_that_runs_out_lowers_what_is_asked_and_keeps_what_was_found(capsys):
     import argparse
 

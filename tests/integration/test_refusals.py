@@ -19,6 +19,7 @@ from mmrl.api.errors import UserError
 from mmrl.config.load import parse_config
 from mmrl.config.sections import STAGES, RunConfig
 from mmrl.policies.vlm import tiny
+from mmrl.train.checks.compute import check_float16
 from mmrl.train.smoke import smoke
 from mmrl.ui.cli import main
 
@@ -116,6 +117,10 @@ REFUSED = {
     "compiled layers of shared rows": (
         {"compute": {"learners": 2, "sequence_parallel": 2}, "train": {"compile": True}},
         r"train\.compile doesn't support rows that compute\.sequence_parallel = 2 learners share: leave one of them out",
+    ),
+    "float16 of a critic of turns": (
+        {"policy": {**PLAIN, "dtype": "float16"}, **stage(turn_critic={})},
+        r'policy\.dtype = "float16" isn\'t for stages\.0\.turn_critic: use "bfloat16"',
     ),
     "offload without checkpointing": (
         {"train": {"offload_activations": True}},
@@ -626,6 +631,13 @@ def test_it_is_refused_before_anything_is_loaded(fault, tmp_path, nothing_loads)
     with pytest.raises(UserError, match=message) as caught:
         begin(tmp_path, sections)
     assert "\n" not in str(caught.value) and list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ["pi0", "smolvla", "gr00t"])
+def test_float16_is_for_policies_that_were_tried_in_it(kind, tmp_path):
+    config = runs.toy_config(tmp_path, policy={"model": f"tiny:{kind}", "kind": kind, "dtype": "float16"})
+    with pytest.raises(UserError, match=rf'"float16" is for policies of kind vlm, reward, vla, not {kind!r}: use "bfloat16"$'):
+        check_float16(config)
 
 
 def test_what_is_right_gets_as_far_as_the_weights(tmp_path, nothing_loads):

@@ -81,8 +81,9 @@ def test_the_state_of_a_kl_reference_and_of_several_epochs_survives(tmp_path):
     assert kl[-1] > 1e-6
 
 
-def test_bfloat16_weights_follow_float32_masters_through_a_resume(tmp_path):
-    policy = {"model": "tiny:qwen2_5_vl:hidden=32,layers=1", "dtype": "bfloat16"}
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_weights_of_16_bits_follow_float32_masters_through_a_resume(tmp_path, dtype):
+    policy = {"model": "tiny:qwen2_5_vl:hidden=32,layers=1", "dtype": str(dtype).removeprefix("torch.")}
     stage = {"kind": "rl", "steps": 4, "prompts_per_step": 2, "group_size": 4, "learning_rate": 1e-4}
     whole = runs.run(runs.toy_config(tmp_path / "a", stages=[stage], policy=policy))
     config = runs.toy_config(tmp_path / "b", stages=[stage], policy=policy)
@@ -96,8 +97,10 @@ def test_bfloat16_weights_follow_float32_masters_through_a_resume(tmp_path):
         for k, v in load_file(whole.checkpoint_dir(4) / "learner.safetensors").items()
         if k.endswith("/master")
     }
-    assert all(v.dtype == torch.bfloat16 for v in weights.values()) and len(masters) >= len(weights)
-    assert all(v.dtype == torch.float32 and not torch.equal(v, v.bfloat16().float()) for v in masters.values() if v.numel() > 100)
+    assert all(v.dtype == dtype for v in weights.values()) and len(masters) >= len(weights)
+    assert all(v.dtype == torch.float32 and not torch.equal(v, v.to(dtype).float()) for v in masters.values() if v.numel() > 100)
+    scales = {r["metrics"].get("loss_scale") for r in runs.rows(whole) if "metrics" in r}
+    assert scales <= ({None} if dtype == torch.bfloat16 else {2.0**n for n in range(10, 17)})
 
 
 def test_at_the_edge_of_an_epoch(tmp_path):

@@ -185,6 +185,24 @@ def test_micro_batches_add_up_in_float32(dtype):
     assert found["grad_norm"] == pytest.approx(32.375 * math.sqrt(2), rel=1e-6)
 
 
+@pytest.mark.parametrize("size", [1e-6, 1.0, 100.0])
+@pytest.mark.parametrize("minibatches", [1, 2])
+def test_in_float16_no_gradient_is_lost_to_its_range_and_no_step_to_an_overflow(size, minibatches):
+    """The same step as in float32, up to the rounding of the weights; what the scale brings above 65504 is computed again."""
+    found = {}
+    for dtype in (torch.float32, torch.float16):
+        policy = Bandit(0.5, -0.25, 0.125, dtype=dtype)
+        learner = rl(policy, learning_rate=0.25 / size, optimizer="sgd", beta1=0.0)
+        metrics = learner.update([batch([0, 1, 2, 0], [size, -size, size / 2, 0.0], splits=[2, 2])] * minibatches, 0)
+        assert learner.optimizer.steps == minibatches
+        found[dtype] = policy.w.detach().float(), metrics
+    (one, plain), (two, scaled) = found.values()
+    assert (one - two).abs().max() < 1e-3 and (one - torch.tensor([0.5, -0.25, 0.125])).abs().max() > 0.01
+    assert scaled["grad_norm"] == pytest.approx(plain["grad_norm"], rel=2e-3) and "loss_scale" not in plain
+    assert (scaled["loss_scale"] < 2**16) == (size == 100.0)
+    assert scaled["entropy"] == pytest.approx(plain["entropy"], rel=1e-3)
+
+
 # -- several passes and mini-batches ------------------------------------------------------------------------------------
 
 

@@ -10,6 +10,7 @@ from torch.nn import Parameter
 
 from mmrl.api.errors import UserError
 from mmrl.config.sections import CriticConfig, PartConfig, SftStage
+from mmrl.train.update import loss_scale
 from mmrl.train.update.optimizer import Optimizer, learning_rate
 
 RULES = ("adamw", "adam", "sgd", "rmsprop", "adafactor", "muon", "adamw_8bit")
@@ -290,6 +291,69 @@ def test_bfloat16_weights_follow_masters_that_take_smaller_steps():
         go(optimizer, {p: [-1.0]}, step)
         seen.append((p.item(), optimizer.state()["w/master"].item()))
     assert seen == [(1.0, 1 + 2**-9), (1.0, 1 + 2**-8), (1 + 2**-7, 1 + 3 * 2**-9), (1 + 2**-7, 1 + 2**-7)]
+
+
+# -- float16 ------------------------------------------------------------------------------------------------------------
+
+
+def of_float16(*values, **settings):
+    p = weights(*values, dtype=torch.float16)
+    return p, Optimizer([("w", p)], sft(optimizer="sgd", beta1=0.0, **settings), float16=True)
+
+
+def test_float16_gradients_too_small_for_it_are_those_of_float32():
+    """float16 has nothing between 0 and 6e-8."""
+    p, optimizer = of_float16(1.0, 2.0, learning_rate=2.0**28)
+    optimizer.backward((p.float() * torch.tensor([2.0**-30, 2.0**-28])).sum())
+    assert p.grad is None
+    found = optimizer.step(0)
+    assert (
+        found["grad_norm"] == pytest.approx(math.hypot(2.0**-30, 2.0**-28), rel=1e-6) and found["loss_scale"] == loss_scale.FIRST
+    )
+    assert p.tolist() == [0.75, 1.0]
+
+
+def test_an_overflow_halves_the_scale_and_changes_nothing_else():
+    """10 times 2**16 is above 65504; 2.5 times 2**14 isn't."""
+    p, optimizer = of_float16(1.0, learning_rate=0.125)
+    before = optimizer.state()["w/master"].clone()
+    for value in (2.0**15, 2.0**14, 2.0**13, 2.0**12):
+        optimizer.backward((p.float() * 10).sum())
+        with pytest.raises(loss_scale.Overflow):
+            optimizer.step(0)
+        assert optimizer.scale.value == value and optimizer.steps == 0
+        assert p.item() == 1.0 and torch.equal(optimizer.state()["w/master"], before) and optimizer.masters[0].grad is None
+    optimizer.backward((p.float() * 10).sum())
+    assert optimizer.step(0) == {"grad_norm": 10.0, "learning_rate": 0.125, "loss_scale": 2.0**12} and p.item() == -0.25
+
+
+def test_a_gradient_that_is_not_finite_at_any_scale_stops_the_run():
+    p, optimizer = of_float16(1.0)
+    for _ in range(16):
+        optimizer.backward((p.float() * math.inf).sum())
+        with pytest.raises(loss_scale.Overflow):
+            optimizer.step(0)
+    optimizer.backward((p.float() * math.inf).sum())
+    with pytest.raises(UserError, match=r'gradient is not finite \(norm inf\).*policy\.dtype = "bfloat16"'):
+        optimizer.step(0)
+    assert p.item() == 1.0 and optimizer.steps == 0
+
+
+def test_the_scale_grows_again_and_is_in_the_state():
+    def steps(optimizer, p, count):
+        for _ in range(count):
+            optimizer.backward((p.float() * 2.0**-12).sum())
+            optimizer.step(0)
+
+    p, optimizer = of_float16(1.0)
+    assert optimizer.scale.halved()
+    steps(optimizer, p, loss_scale.GROWS_AFTER - 1)
+    assert optimizer.scale.value == loss_scale.FIRST / 2
+    q, later = of_float16(1.0)
+    later.load_state(optimizer.state())
+    assert later.scale.value == loss_scale.FIRST / 2 and torch.equal(p, q)
+    steps(later, q, 1)
+    assert later.scale.value == loss_scale.FIRST and "loss_scale" not in Optimizer([("w", weights(1.0))], sft()).state()
 
 
 # -- means --------------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from mmrl.algorithms.presets import Algorithm
 from mmrl.api.errors import UserError
 from mmrl.compute.bitsandbytes import check_installed
 from mmrl.compute.ray import import_ray
-from mmrl.config.sections import ComputeConfig, RlStage, RunConfig
+from mmrl.config.sections import ComputeConfig, OffPolicyStage, RecapStage, RlStage, RunConfig
 from mmrl.config.training import EIGHT_BIT
 from mmrl.policies.names import hears
 from mmrl.rollout.simulators.wire.handshake import token_of_environment
@@ -23,6 +23,7 @@ def check_compute(config: RunConfig, acts: bool, algorithms: Sequence[Algorithm 
     check_learners(config)
     check_quantized(config)
     check_compile(config)
+    check_float16(config)
     check_sequence_parallel(config)
     check_staleness(config, acts, algorithms)
     check_interrupt(config, acts)
@@ -158,6 +159,22 @@ def check_compile(config: RunConfig) -> None:
             f"train.compile doesn't support rows that compute.sequence_parallel = {config.compute.sequence_parallel} learners "
             "share: leave one of them out"
         )
+
+
+def check_float16(config: RunConfig) -> None:
+    """Refuse float16 where losses aren't scaled, and for policies that weren't tried in it."""
+    if config.policy.dtype != "float16":
+        return
+    kinds, instead = ("vlm", "reward", "vla"), 'use "bfloat16"'
+    if config.policy.kind not in kinds:
+        raise UserError(
+            f'policy.dtype = "float16" is for policies of kind {", ".join(kinds)}, not {config.policy.kind!r}: {instead}'
+        )
+    for number, stage in enumerate(config.stages):
+        beside = isinstance(stage, RlStage) and stage.turn_critic is not None
+        if beside or isinstance(stage, RecapStage | OffPolicyStage):
+            what = "turn_critic" if beside else f"kind = {stage.kind!r}"
+            raise UserError(f'policy.dtype = "float16" isn\'t for stages.{number}.{what}: {instead}')
 
 
 def check_sequence_parallel(config: RunConfig) -> None:

@@ -27,7 +27,7 @@ from mmrl.train.plan.seconds import (
 )
 from mmrl.train.plan.shapes import Shapes
 from mmrl.train.plan.sources import Found, find_shapes
-from mmrl.train.plan.trained import FULL, Trained, trained
+from mmrl.train.plan.trained import Trained, trained
 from mmrl.train.plan.workload import Micro, Sizes, Workload, workload
 
 __all__ = ["Plan", "Sizes", "StagePlan", "check_fits", "gib", "predict", "sizes_of"]
@@ -166,7 +166,7 @@ def predict(
     config, learners, engines = _devices(config, gpus)
     sizes = sizes or sizes_of(config, model)
     stages = tuple(_stage(config, i, model.shapes, machine, sizes) for i in range(len(config.stages)))
-    room, whole = usable(machine), (2 if config.policy.dtype == "bfloat16" else FULL) * model.shapes.parameters
+    room, whole = usable(machine), config.policy.bytes_per_weight * model.shapes.parameters
     share = config.compute.gpu_memory_utilization * machine.memory
     engine_fits = (
         config.compute.sampler == "local" or machine.kind == "cpu" or whole / config.compute.tensor_parallel < 0.9 * share
@@ -276,7 +276,7 @@ def _stage(config: RunConfig, number: int, shapes: Shapes, machine: Machine, siz
     step = max(sampled, rest) if compute.staleness and compute.placement != "colocated" else sampled + rest
     flops = sum(part.flops for part in (*sample, *learn))
     smallest = Micro(rows=1, length=2, patches=0, targets=1)
-    b = 2 if config.policy.dtype == "bfloat16" else FULL
+    b = config.policy.bytes_per_weight
     kept = [p for p in resident(shapes, config, stage, weights, 0, compute.learners) if "update" in p.phases]
     kept += [p for p in vllm(compute, machine, compute.placement == "separate") if p.phases != ("generate",)] * (
         compute.sampler == "vllm"

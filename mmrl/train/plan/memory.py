@@ -58,8 +58,7 @@ def resident(
     shapes: Shapes, config: RunConfig, stage: Stage, weights: Trained, teacher: int | None = None, learners: int = 1
 ) -> list[Part]:
     """What a learner keeps from step to step, and its gradients. teacher: number of weights of a distill stage's teacher."""
-    half, split = config.policy.dtype == "bfloat16", learners if config.compute.weights == "sharded" else 1
-    b = 2 if half else FULL
+    b, split = config.policy.bytes_per_weight, learners if config.compute.weights == "sharded" else 1
     own = weight_bytes(weights, b)
     masters, state = (0, 0) if config.train.offload_optimizer else (master_bytes(weights, b), moments(stage.optimizer, weights))
     rl = stage if isinstance(stage, RlStage) else None
@@ -77,7 +76,7 @@ def resident(
             name="a whole matrix", bytes=b * weights.nf4_widest, because="the largest of those in 4 bits, to be multiplied with"
         ),
         Part(name="adapters", bytes=FULL * weights.adapters // split, because=f"{weights.adapters:,} in float32"),
-        Part(name="float32 masters", bytes=masters // split, because="bfloat16 weights follow them"),
+        Part(name="float32 masters", bytes=masters // split, because=f"{config.policy.dtype} weights follow them"),
         Part(name="optimiser", bytes=state // split, because=f"{stage.optimizer} of {weights.moved:,} weights"),
         Part(
             name="mean weights",
@@ -210,7 +209,7 @@ def update(
 ) -> list[Part]:
     """What the largest micro-batch needs on top of the `resident` parts. kind: of the machine. choices: from which a target is
     taken, by a policy that acts, whose rows have a dense mask; None: the vocabulary. optimizer: of the stage."""
-    b = 2 if config.policy.dtype == "bfloat16" else FULL
+    b = config.policy.bytes_per_weight
     moved = config.train.offload_activations
     how = f"{', checkpointed' if config.train.gradient_checkpointing else ''}{', in the host' if moved else ''}"
     on, attention = config.train.gradient_checkpointing, Attention(config.policy.attn_implementation, kind)
@@ -225,7 +224,7 @@ def update(
     kept, worst = max(sizes, key=lambda found: found[0])
     made = logits(shapes, worst.targets, b, weights.plain) if choices is None else 4 * FULL * worst.targets * choices
     split = config.compute.learners if config.compute.weights == "sharded" else 1
-    fresh = b * weights.moved // split if b < FULL and weights.plain else 0  # of bfloat16 weights, before accumulation
+    fresh = b * weights.moved // split if b < FULL and weights.plain else 0  # of weights of 16 bits, before accumulation
     pictures = f" and {worst.patches:,} patches" if worst.patches else ""
     found = [
         Part(
@@ -249,7 +248,7 @@ def update(
         found += pixels(shapes, work, kind, counted)
     stepped = stepped_bytes(optimizer, weights, b) if config.train.offload_optimizer else 0
     for name, size, why in (
-        ("fresh gradients", fresh, "in bfloat16"),
+        ("fresh gradients", fresh, f"in {config.policy.dtype}"),
         ("what is stepped", stepped, "of the offloaded optimiser"),
     ):
         if (rest := size - kept - made) > 0:  # it is allocated while the activations are freed, or later
@@ -295,7 +294,7 @@ def concurrent_prompts(generate: GenerateConfig, work: Workload) -> int:
 def local(shapes: Shapes, config: RunConfig, work: Workload) -> list[Part]:
     """What the local sampler needs on top of the `resident` parts."""
     t, v = shapes.text, shapes.vision
-    b = 2 if config.policy.dtype == "bfloat16" else FULL
+    b = config.policy.bytes_per_weight
     prompts = concurrent_prompts(config.generate, work)
     rows = prompts * work.group
     held = rows * (work.prompt_tokens + cache_capacity(work.completion))
@@ -321,7 +320,7 @@ def local(shapes: Shapes, config: RunConfig, work: Workload) -> list[Part]:
 
 def acting(shapes: Shapes, config: RunConfig, work: Workload) -> list[Part]:
     """What a policy that acts needs for a call in all environments of a lane, on top of the `resident` parts."""
-    t, v, b = shapes.text, shapes.vision, 2 if config.policy.dtype == "bfloat16" else FULL
+    t, v, b = shapes.text, shapes.vision, config.policy.bytes_per_weight
     rows = -(-config.simulate.num_envs // config.simulate.lanes)
     length = work.prompt_tokens + work.completion
     layer = rows * length * b * (3 * t.inner + 3 * t.hidden) + b * rows * length**2

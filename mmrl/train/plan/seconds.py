@@ -104,7 +104,7 @@ class CostModel:
         """attention: `policy.attn_implementation`. nf4: weights in 4 bits, which each pass makes whole."""
         self.attention = Attention(attention, machine.kind)
         self.shapes, self.machine = shapes, machine
-        self.b = 2 if dtype == "bfloat16" else FULL
+        self.b = FULL if dtype == "float32" else 2
         self.rate = machine.flops if self.b == 2 else machine.flops32
         self.unpacking = nf4 * (self.b + 0.5)
         self.stream = machine.bandwidth * machine.streaming

@@ -138,7 +138,7 @@ class PreferenceSteps(Steps):
         figures = pair_figures(found, sums, rated=self.stage.loss == "bradley-terry") | (
             {"preference/kl": kl} if reads_kl else {}
         )
-        own = ("grad_norm", "learning_rate", *(() if self.stage.loss == "bradley-terry" else ("entropy",)))
+        own = ("grad_norm", "learning_rate", "loss_scale", *(() if self.stage.loss == "bradley-terry" else ("entropy",)))
         kept = {k: update[k] for k in own if k in update}
         return kept | {"loss": found.loss} | figures
 

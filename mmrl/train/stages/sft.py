@@ -28,7 +28,7 @@ class SftSteps(Steps):
     def __call__(self) -> dict[str, float]:
         rollouts = self.demonstrated(self.stage.batch_size)
         metrics = self.update(self.pack(rollouts, ones(rollouts)))
-        return {k: metrics[k] for k in ("loss", "grad_norm", "learning_rate")}
+        return {k: metrics[k] for k in ("loss", "grad_norm", "learning_rate", "loss_scale") if k in metrics}
 
 
 STEPS = SftSteps

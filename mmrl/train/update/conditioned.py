@@ -99,8 +99,7 @@ class Conditioned:
                 loss = losses.mean() * (len(some) / len(drawn))
                 if not loss.isfinite():
                     raise UserError("the loss of the values is not finite: most likely value_learning_rate is too high; lower it")
-                loss.backward()
-                self.value_optimizer.gather()
+                self.value_optimizer.backward(loss)
                 summed += loss.item()
             self.value_optimizer.step(step)
         return {"value_loss": summed / self.stage.value_updates}

@@ -143,7 +143,7 @@ class Critics:
         """One step of an optimiser. Raises UserError for a loss that isn't finite."""
         if not loss.isfinite():
             raise UserError(f"the loss of the {name} is not finite: most likely a learning rate was too high; lower it")
-        loss.backward()
+        self.optimizers[name].backward(loss)
         return self.optimizers[name].step(step)
 
     def forget(self) -> None:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 import torch
@@ -26,6 +27,7 @@ from mmrl.policies.policy import Policy
 from mmrl.policies.reference import Reference
 from mmrl.policies.shard import distribute_like
 from mmrl.policies.shard_files import Under
+from mmrl.train.update.loss_scale import Overflow
 from mmrl.train.update.loss_weights import check_loss_output, importance_weights
 from mmrl.train.update.measured import Measured
 from mmrl.train.update.optimizer import Optimizer
@@ -92,7 +94,8 @@ class Learner:
         self.constant = algorithm.constant if algorithm else 1.0
         own = list(critic.parameters()) if critic else []
         settings, offload = critic.config if critic else None, self.train.offload_optimizer
-        self.optimizer = Optimizer(list(policy.parameters()), stage, own, settings, offload=offload)
+        half = any(p.dtype == torch.float16 for p in policy.model.parameters())
+        self.optimizer = Optimizer(list(policy.parameters()), stage, own, settings, offload=offload, float16=half)
 
     @property
     def needs_every_rollout(self) -> bool:
@@ -144,15 +147,21 @@ class Learner:
                 first = epoch == 0 and not (exact and i)
                 measured = self.measured.now(batch, known, means[i], changed=bool(epoch or i)) if self.measured else []
                 weight = 1 - (demonstrations.weight if demonstrations else 0.0)
-                figures = self._accumulate(batch, known, kl, weight, first, measured)
+                accumulate = partial(self._accumulate, batch, known, kl, weight, first, measured)
+                figures = accumulate()
                 if figures.pop("moved", 0.0) > (math.inf if limit is None else limit):
                     self.optimizer.clear()
                     return metrics | _means(passed) | {"optimizer_steps": float(self.optimizer.steps - before)}
-                if demonstrations:
-                    figures |= self._imitate(demonstrations)
-                if not batch.looks and not (demonstrations and demonstrations.batch.looks):
-                    self.optimizer.forget_blank()
-                passed.append(figures | self.optimizer.step(step, only_critic=warming))
+                while True:
+                    if demonstrations:
+                        figures |= self._imitate(demonstrations)
+                    if not batch.looks and not (demonstrations and demonstrations.batch.looks):
+                        self.optimizer.forget_blank()
+                    try:
+                        passed.append(figures | self.optimizer.step(step, only_critic=warming))
+                        break
+                    except Overflow:
+                        accumulate()
             metrics |= _means(passed)
         return metrics | ({} if limit is None else {"optimizer_steps": float(self.optimizer.steps - before)})
 
@@ -188,8 +197,7 @@ class Learner:
                 loss = weight * average(loss_L, micro, batch, self.normalise, self.constant)
                 if "value_loss" in found and self.critic is not None:
                     loss = loss + self.critic.config.value_coef * found["value_loss"] / targets.clamp_min(1)
-                loss.backward()
-                self.optimizer.gather()
+                self.optimizer.backward(loss)
                 found |= {"loss": loss, "tokens": loss.new_full((), len(loss_L), dtype=torch.float64)}
                 for name, value in found.items():
                     sums[name] = sums[name] + value.detach().to(self.policy.device)
@@ -271,8 +279,7 @@ class Learner:
                 likely_L = logprobs_L.detach().exp()
                 loss_L = -logprobs_L * (likely_L * (1 - likely_L) if gold.uncertain else 1.0)
                 share = gold.weight * average(loss_L, micro, batch, "token")
-                share.backward()
-                self.optimizer.gather()
+                self.optimizer.backward(share)
                 loss += share.detach()
         return {"imitation/loss": all_reduce_sum(loss).item(), "imitation/weight": gold.weight}
 

@@ -16,14 +16,18 @@ from mmrl.api.errors import UserError
 from mmrl.config.parts import entry, part_of
 from mmrl.config.sections import CriticConfig, Training
 from mmrl.policies.shard import distribute_like, full_tensor
+from mmrl.train.update.loss_scale import LossScale, Overflow
 from mmrl.train.update.offload import Offload
 from mmrl.train.update.rules import forget, is_special, make_rule, restore_state, saved_state
+
+SCALE = "loss/scale"
+"""Name of the loss scale's state among the weights'."""
 
 
 class Optimizer:
     """The optimiser of one stage, of the policy's and the critic's weights. Their gradients are clipped separately.
 
-    bfloat16 weights are too coarse for small steps, so float32 masters are stepped and copied to them.
+    Weights of 16 bits are too coarse for small steps, so float32 masters are stepped and copied to them.
     """
 
     def __init__(
@@ -33,10 +37,12 @@ class Optimizer:
         critic: Sequence[tuple[str, Parameter]] = (),
         settings: CriticConfig | None = None,
         offload: bool = False,
+        float16: bool = False,
     ) -> None:
         """named: the policy's weights; those that need no gradient are left out. critic: the value function's own weights, whose
         names begin with `value.` or `critic.`. Weights that `stage.parts` freezes need no gradient until `release`. offload: keep
-        masters and running means in the host's memory between steps. Raises UserError if all are frozen."""
+        masters and running means in the host's memory between steps. float16: gradients pass through float16, so that losses are
+        scaled, and `step` may raise Overflow. Raises UserError if all are frozen."""
         self.stage = stage
         self.settings = settings or CriticConfig()
         everything = [*named, *critic]
@@ -73,6 +79,7 @@ class Optimizer:
         self.averages = [m.detach().clone() for m in self.policy] if stage.ema_decay else []
         self.averaging = False
         self.offload = Offload(self.rule, apart) if offload else None
+        self.scale = LossScale() if float16 else None
         self.steps = 0
         """Number of steps taken since the optimiser was made."""
 
@@ -86,8 +93,13 @@ class Optimizer:
         """The learning rates of the parameter groups at a step of the stage, a pure function of its index."""
         return [rate * _factor(self.stage, step) for rate in self.rates]
 
+    def backward(self, loss: torch.Tensor) -> None:
+        """Add the gradients of a loss to those so far."""
+        (loss * self.scale.value if self.scale else loss).backward()
+        self.gather()
+
     def gather(self) -> None:
-        """Accumulate the gradients of bfloat16 weights in float32; bfloat16 would round away those of later micro-batches."""
+        """Accumulate the gradients of 16-bit weights in float32; 16 bits would round away those of later micro-batches."""
         for master, (_, p) in zip(self.masters, self.named, strict=True):
             if master is not p and p.grad is not None:
                 master.grad = p.grad.float() if master.grad is None else master.grad.add_(p.grad)
@@ -113,19 +125,25 @@ class Optimizer:
         """Clip the gradients, step, drop the gradients; return metrics. only_critic: drop the policy's gradients first, so that
         only the critic is updated.
 
-        Raises UserError before any weight changes if a gradient norm is not finite.
+        Raises UserError before any weight changes if a gradient norm is not finite; in float16 first Overflow, whereupon the
+        same gradients are to be computed again.
         """
         if only_critic:
             for master in self.policy:
                 master.grad = None
         self._reduce()
+        if self.scale:
+            self.scale.undo(self.masters)
         clipped = clip_grad_norm(self.policy, self.stage.max_grad_norm), clip_grad_norm(self.critic, self.settings.max_grad_norm)
         norm, critic_norm = (float(value) for value in clipped)
         for whose, keys, value in (("the", "", norm), ("the critic's", "stages.critic.", critic_norm)):
             if not math.isfinite(value):
                 self.clear()
+                if self.scale and self.scale.halved():
+                    raise Overflow
+                wide = ', or set policy.dtype = "bfloat16", whose range is wider' if self.scale else ""
                 raise UserError(
-                    f"{whose} gradient is not finite (norm {value}): lower {keys}learning_rate or {keys}max_grad_norm; "
+                    f"{whose} gradient is not finite (norm {value}): lower {keys}learning_rate or {keys}max_grad_norm{wide}; "
                     "--resume continues before this step"
                 )
         for group, rate in zip(self.rule.param_groups, self.learning_rates(step), strict=True):
@@ -137,6 +155,9 @@ class Optimizer:
                 self._follow(piece, only_critic)
         self.clear()
         found = {"grad_norm": norm, "learning_rate": learning_rate(self.stage, step)}
+        if self.scale:
+            found["loss_scale"] = self.scale.value
+            self.scale.passed()
         return found | ({"grad_norm/critic": critic_norm} if self.critic else {})
 
     def _here(self, masters: Sequence[torch.Tensor]) -> contextlib.AbstractContextManager[None]:
@@ -214,7 +235,7 @@ class Optimizer:
         """
         if self.averaging:
             raise RuntimeError("the policy has its mean weights now: call state() outside averaged()")
-        found: dict[str, torch.Tensor] = {}
+        found = {SCALE: self.scale.state()} if self.scale else {}
         if self.offload:
             self.offload.wait()
         means = {id(m): a for m, a in zip(self.policy, self.averages, strict=False)}
@@ -232,7 +253,10 @@ class Optimizer:
         keys: dict[str, list[str]] = {}
         for path in sorted(tensors):  # all ranks gather sharded tensors in the same order
             name, key = path.rsplit("/", 1)
-            keys.setdefault(name, []).append(key)
+            if path != SCALE:
+                keys.setdefault(name, []).append(key)
+            elif self.scale:
+                self.scale.load_state(tensors[path])
         if others := sorted(keys.keys() - {name for name, _ in self.named}):
             raise ValueError(f"its optimiser has {len(others)} weights that this model doesn't have, such as {others[0]}")
         means = {id(m): a for m, a in zip(self.policy, self.averages, strict=False)}

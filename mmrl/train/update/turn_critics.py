@@ -94,7 +94,7 @@ class TurnCritics:
             loss = self.loss(derive(self.seed, "turns", self.calls, number), newest, anew)
             if not loss.isfinite():
                 raise UserError("the loss of the turn critic is not finite: lower stages.turn_critic.learning_rate")
-            loss.backward()
+            self.optimizer.backward(loss)
             norm += self.optimizer.step(step)["grad_norm"] / self.config.updates
             self.followed()
             summed += loss.item() / self.config.updates
