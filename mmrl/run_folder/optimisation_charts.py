@@ -111,6 +111,11 @@ OPTIMISATION = (
         hint="Before clipping. Rare spikes are normal, a rising baseline is not.",
     ),
     Chart(title="Learning rate", keys=("learning_rate",), zero=True, per_stage=True, hint="According to the schedule."),
+    Chart(
+        title="Loss scale",
+        keys=("loss_scale",),
+        hint="In float16, what the loss is multiplied by. It is halved when gradients overflow; one that falls to 1 is about to fail.",
+    ),
 )
 CRITIC = (
     Chart(title="Values", keys=("value",), hint="Mean value that the critic predicts. It should learn to follow the reward."),

@@ -1653,10 +1653,13 @@ ENTRIES = {
         to="extras/loud", seen=lambda a, b: unequal(a.first, b.first), why="a plugin's policy doubles its weights"
     ),
     "policy.dtype": Effect(
-        to="bfloat16",
+        to=["bfloat16", "float16"],
         each=True,
         why="weights of another type",
-        seen=both(lambda r: {t.dtype for t in r.tensors("policy/*.safetensors").values()}, {torch.float32}, {torch.bfloat16}),
+        seen=lambda a, b: (
+            {t.dtype for t in a.tensors("policy/*.safetensors").values()} == {torch.float32}
+            and {t.dtype for t in b.tensors("policy/*.safetensors").values()} == {getattr(torch, b.data["policy"]["dtype"])}
+        ),
     ),
     "policy.device": Effect(to="cuda:99", seen=refused("cuda:99"), why="there is no such GPU anywhere"),
     "policy.options": Effect(
