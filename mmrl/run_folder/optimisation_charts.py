@@ -114,7 +114,7 @@ OPTIMISATION = (
     Chart(
         title="Loss scale",
         keys=("loss_scale",),
-        hint="In float16, what the loss is multiplied by. It is halved when gradients overflow; one that falls to 1 is about to fail.",
+        hint="In float16, what the loss is multiplied by. It is halved when gradients overflow; at 1 the next overflow ends the run.",
     ),
 )
 CRITIC = (
