@@ -114,7 +114,7 @@ OPTIMISATION = (
     Chart(
         title="Loss scale",
         keys=("loss_scale",),
-        hint="In float16, what the loss is multiplied by. It is halved when gradients overflow; at 1 the next overflow ends the run.",
+        hint="In float16, what the loss is multiplied by. Gradients that overflow halve it; at 1 the next ones end the run.",
     ),
 )
 CRITIC = (
