@@ -112,9 +112,9 @@ PARTS = (
     ),
     Part(
         name="gap",
-        limit=60,
+        limit=75,
         command=_sized("gap_gpu.py", "--size 3b", "--size tiny --prompts 2 --tokens 16"),
-        keys=("bfloat16", "float32"),
+        keys=("bfloat16", "float16", "float32"),
         aim="mean 5e-3 in bfloat16, 1e-5 in float32",
     ),
     Part(

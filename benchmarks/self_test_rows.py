@@ -305,6 +305,7 @@ RUNS: dict[str, Callable[[str], Measured]] = {
     "LoRA over 4 bits": _stages(SFT, GRPO, policy={"lora": {"rank": 4, "nf4": ["language", "vision"]}}),
     "small micro-batches": _stages(GRPO, train={"threads": 1, "micro_batch_tokens": 64}),
     "bfloat16": partial(run, {"stages": [GRPO], "policy": {"dtype": "bfloat16"}}, bf16=True),
+    "float16": partial(run, {"stages": [GRPO], "policy": {"dtype": "float16"}}, bf16=True),
     "muon, EMA": _stages({**SFT, "optimizer": "muon", "ema_decay": 0.9}),
     "adafactor": _stages({**SFT, "optimizer": "adafactor"}),
     "resume": resumed,
