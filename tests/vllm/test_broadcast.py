@@ -1,6 +1,6 @@
 """Weights that vLLM's processes get by broadcast, over gloo, from a learner in a thread of this process; see `test_parity.py`."""
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -19,38 +19,22 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 ROOM = 2**19
 
 
-def broadcast(learner, generator, sender, size, before):
-    """What `BroadcastTransfer` does, with an engine in this process; returns the names that were sent."""
-    faults, sent = [], []
-
-    def in_a_thread(work, *given):
-        def run():
-            try:
-                work(*given)
-            except RuntimeError as error:
-                faults.append(error)
-
-        thread = threading.Thread(target=run)
-        thread.start()
-        return thread
-
+def broadcast(learner, generator, sender, size, before, calls):
+    """What `BroadcastTransfer` does, with an engine in this process; returns the names that were sent. calls: answers one call
+    after the other, as an actor does: vLLM's processes can't answer two at once."""
     if sender.group is None:
         meeting = sender.meet(size)
-        joining = in_a_thread(generator.join, meeting, 1)
+        joining = calls.submit(generator.join, meeting, 1)
         sender.join(meeting)
-        joining.join()
-    now = parameter_versions(learner.model)
-    waiting = [threading.Thread()]
+        joining.result()
+    now, sent = parameter_versions(learner.model), []
 
     def announce(load):
         sent.extend(name for name, *_ in load.places)
-        waiting[0] = in_a_thread(generator.take, load)
-        waiting[0].join(0.1)
-        return waiting[0]
+        return calls.submit(generator.take, load)
 
     with torch.no_grad():
-        sender.send(changed_weights(learner.model, before, now), announce, lambda thread: thread.join())
-    assert not faults, faults
+        sender.send(changed_weights(learner.model, before, now), announce, lambda call: call.result())
     generator.took()
     return sent, now
 
@@ -63,7 +47,7 @@ def test_weights_in_buckets_reach_all_processes_of_vllm(clip, size):
     assert isinstance(generator, Receiver)
     generator.ready()
     sender = WeightSender("127.0.0.1", ROOM, torch.device("cpu"))
-    inputs = [learner.encode(p) for p in varied(clip, 12)]
+    inputs, calls = [learner.encode(p) for p in varied(clip, 12)], ThreadPoolExecutor(1)
     try:
         known = {}
         for change in ("whole", "model.language_model.layers.1.self_attn.q_proj.weight"):
@@ -71,7 +55,7 @@ def test_weights_in_buckets_reach_all_processes_of_vllm(clip, size):
                 for name, p in learner.model.named_parameters():
                     if change in ("whole", name):
                         p.add_(0.3 * p.std() * torch.randn_like(p))
-            sent, known = broadcast(learner, generator, sender, size, known)
+            sent, known = broadcast(learner, generator, sender, size, known, calls)
             groups = generator.generate(inputs, 2, SamplingParams(max_tokens=6, temperature=0.7))
             assert differences(learner, inputs, groups, 0.7).abs().mean() < GAP
             assert change == "whole" or all(".layers.1.self_attn." in name for name in sent), "of the block that it is in"
