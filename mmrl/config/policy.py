@@ -50,9 +50,9 @@ class PolicyConfig(Section):
     kind: str = "vlm"
     """Id of the policy, see `mmrl list policies`."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    """Data type of weights and activations; log-probabilities and losses are always float32. In `float16` the sampler and the
-    learner differ about eight times less than in `bfloat16`, but large activations overflow, and some models have them; it is for
-    the policies `vlm`, `reward` and `vla`."""
+    """Data type of weights and activations; log-probabilities and losses are always float32. `float16` rounds eight times
+    finer than `bfloat16`, so that the sampler and the learner differ less, but large activations overflow, and some models have
+    them; it is for the policies `vlm`, `reward` and `vla`."""
     device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
     """`auto` (a GPU if there is one), `cpu`, `cuda`, `cuda:1`."""
     attn_implementation: Literal["auto", "sdpa", "eager", "flex_attention"] = "auto"

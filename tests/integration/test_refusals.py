@@ -17,7 +17,7 @@ import mmrl.train.start
 import runs
 from mmrl.api.errors import UserError
 from mmrl.config.load import parse_config
-from mmrl.config.sections import STAGES, RunConfig
+from mmrl.config.sections import STAGES, OffPolicyStage, RecapStage, RunConfig
 from mmrl.policies.vlm import tiny
 from mmrl.train.checks.compute import check_float16
 from mmrl.train.smoke import smoke
@@ -637,6 +637,15 @@ def test_it_is_refused_before_anything_is_loaded(fault, tmp_path, nothing_loads)
 def test_float16_is_for_policies_that_were_tried_in_it(kind, tmp_path):
     config = runs.toy_config(tmp_path, policy={"model": f"tiny:{kind}", "kind": kind, "dtype": "float16"})
     with pytest.raises(UserError, match=rf'"float16" is for policies of kind vlm, reward, vla, not {kind!r}: use "bfloat16"$'):
+        check_float16(config)
+
+
+@pytest.mark.parametrize("stage", [RecapStage, OffPolicyStage])
+def test_float16_is_for_stages_that_scale_their_losses(stage, tmp_path):
+    config = runs.toy_config(tmp_path, policy={"model": "tiny:openvla", "kind": "vla", "dtype": "float16"})
+    check_float16(config)
+    config = config.model_copy(update={"stages": [stage.model_construct(kind="x")]})
+    with pytest.raises(UserError, match=r"^policy\.dtype = \"float16\" isn't for stages\.0\.kind = 'x': use \"bfloat16\"$"):
         check_float16(config)
 
 

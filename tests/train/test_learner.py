@@ -20,6 +20,7 @@ from mmrl.policies.batches import Batch, MicroBatch
 from mmrl.policies.reference import Reference
 from mmrl.policies.vlm.families import Family
 from mmrl.policies.vlm.vlm import VLM, ForwardOutputs
+from mmrl.train.update import loss_scale
 from mmrl.train.update.learner import Demonstrations, Learner
 from mmrl.train.update.loss_weights import check_loss_output, importance_weights
 
@@ -201,6 +202,28 @@ def test_in_float16_no_gradient_is_lost_to_its_range_and_no_step_to_an_overflow(
     assert scaled["grad_norm"] == pytest.approx(plain["grad_norm"], rel=2e-3) and "loss_scale" not in plain
     assert (scaled["loss_scale"] < 2**16) == (size == 100.0)
     assert scaled["entropy"] == pytest.approx(plain["entropy"], rel=1e-3)
+
+
+def test_in_float16_a_loss_that_is_not_finite_is_told_at_once():
+    policy = Bandit(0.5, -0.25, dtype=torch.float16)
+    learner = rl(policy)
+    with pytest.raises(UserError, match=r'the loss is not finite: activations overflow in float16.*policy\.dtype = "bfloat16"'):
+        learner.update([batch([0, 1], [math.inf, 1.0])], 0)
+    assert learner.optimizer.scale.value == 2.0**15 and policy.w.tolist() == [0.5, -0.25]
+
+
+def test_demonstrations_are_imitated_again_after_an_overflow(monkeypatch):
+    found = {}
+    for first in (2.0**10, 2.0**22):
+        monkeypatch.setattr(loss_scale, "FIRST", first)
+        policy = Bandit(0.5, -0.25, 0.125, dtype=torch.float16)
+        learner = rl(policy, learning_rate=0.25, optimizer="sgd", beta1=0.0)
+        gold = Demonstrations(batch=batch([1, 2], [0.0, 0.0]), weight=0.5)
+        metrics = learner.update([batch([0, 1, 2, 0], [1.0, -1.0, 0.5, 0.0])], 0, demonstrations=gold)
+        found[first] = policy.w.tolist(), {k: v for k, v in metrics.items() if k != "loss_scale"}
+        assert metrics["loss_scale"] < 2.0**20
+    one, two = found.values()
+    assert one[0] == pytest.approx(two[0], abs=2e-3) and one[1] == pytest.approx(two[1], rel=5e-3)
 
 
 # -- several passes and mini-batches ------------------------------------------------------------------------------------

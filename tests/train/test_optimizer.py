@@ -353,7 +353,13 @@ def test_the_scale_grows_again_and_is_in_the_state():
     later.load_state(optimizer.state())
     assert later.scale.value == loss_scale.FIRST / 2 and torch.equal(p, q)
     steps(later, q, 1)
-    assert later.scale.value == loss_scale.FIRST and "loss_scale" not in Optimizer([("w", weights(1.0))], sft()).state()
+    assert later.scale.value == loss_scale.FIRST
+    for _ in range(loss_scale.GROWS_AFTER):
+        later.backward((q.float() * 0.0).sum())
+        later.step(0)
+    assert later.scale.value == loss_scale.FIRST, "steps without gradients say nothing"
+    steps(later, q, 9 * loss_scale.GROWS_AFTER)
+    assert later.scale.value == loss_scale.MOST and "loss_scale" not in Optimizer([("w", weights(1.0))], sft()).state()
 
 
 # -- means --------------------------------------------------------------------------------------------------------------

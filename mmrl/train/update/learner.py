@@ -16,7 +16,7 @@ from mmrl.algorithms.gae import value_loss
 from mmrl.algorithms.kl import ESTIMATES, k3
 from mmrl.algorithms.loss import LossFunction, LossInputs, average, negative_log_likelihood, probability_weighted_likelihood
 from mmrl.algorithms.presets import Algorithm, Normalise
-from mmrl.api.errors import LimitReached, PluginError, plugin_errors
+from mmrl.api.errors import LimitReached, PluginError, UserError, plugin_errors
 from mmrl.compute.ranks import all_reduce_sum, world_size
 from mmrl.config.sections import DistillStage, RlStage, SftStage, TrainConfig, Training
 from mmrl.policies.batches import ActionMicroBatch, Batch, MicroBatch
@@ -161,6 +161,11 @@ class Learner:
                         passed.append(figures | self.optimizer.step(step, only_critic=warming))
                         break
                     except Overflow:
+                        if not math.isfinite(figures["loss"] + figures.get("imitation/loss", 0.0)):
+                            raise UserError(
+                                "the loss is not finite: activations overflow in float16, or the learning rate is too high; set "
+                                'policy.dtype = "bfloat16", or lower the rate, and go on with --resume'
+                            ) from None
                         accumulate()
             metrics |= _means(passed)
         return metrics | ({} if limit is None else {"optimizer_steps": float(self.optimizer.steps - before)})

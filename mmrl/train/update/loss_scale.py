@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import torch
 
-FIRST = 2.0**16
+FIRST, MOST = 2.0**16, 2.0**24
 GROWS_AFTER = 200
 """Steps without an overflow, after which the scale is doubled."""
 
@@ -27,15 +27,15 @@ class LossScale:
 
     def undo(self, weights: Iterable[torch.Tensor]) -> None:
         """Take the scale from the gradients."""
-        found = [weight.grad for weight in weights if weight.grad is not None]
-        if found:
-            torch._foreach_mul_(found, 1 / self.value)
+        for weight in weights:  # one by one, as sharded and whole weights can't be multiplied together
+            if weight.grad is not None:
+                weight.grad.mul_(1 / self.value)
 
     def passed(self) -> None:
-        """A step was taken."""
+        """A step with gradients was taken."""
         self.steps += 1
         if self.steps == GROWS_AFTER:
-            self.value, self.steps = 2 * self.value, 0
+            self.value, self.steps = min(2 * self.value, MOST), 0
 
     def halved(self) -> bool:
         """Halve the scale; False if it is 1 already, so that something else isn't finite."""

@@ -157,7 +157,8 @@ class Optimizer:
         found = {"grad_norm": norm, "learning_rate": learning_rate(self.stage, step)}
         if self.scale:
             found["loss_scale"] = self.scale.value
-            self.scale.passed()
+            if norm:
+                self.scale.passed()
         return found | ({"grad_norm/critic": critic_norm} if self.critic else {})
 
     def _here(self, masters: Sequence[torch.Tensor]) -> contextlib.AbstractContextManager[None]:
