@@ -28,12 +28,12 @@ from mmrl.run_folder.reader import read_jsonl
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
-ROUGH = {"muon": 3e-3, "muon, sharded": 3e-3, "bfloat16": 2e-2}
+ROUGH = {"muon": 3e-3, "muon, sharded": 3e-3, "bfloat16": 2e-2, "float16": 2e-2}
 """Cases whose numbers are rounded to 8 bits on the way, by muon's orthogonalisation or everywhere, and ranks add up in another
 order."""
 SOME = (
     *("plain", "replicated", "kl", "lora", "ppo apart", "stages", "texts alone", "clips", "one", "broken", "stale", "slow"),
-    *("resumed", "acts, vla"),
+    *("resumed", "acts, vla", "float16"),
 )
 """The cases that CI plays; of others each is near to one of them."""
 SPREAD = {"plain", "kl", "lora", "ppo apart", "ema", "bfloat16", "sgd", "muon, sharded", "acts, vla"}
@@ -156,6 +156,7 @@ ABOUT = {
     "imitation": lambda found: len({*column(found, "imitation/weight")}) > 3,
     "kl": lambda found: max(column(found, "kl")) > 1e-4,
     "lora": lambda found: max(column(found, "kl")) > 0,
+    "float16": lambda found: min(column(found, "loss_scale")) > 1 and max(column(found, "grad_norm")) > 0,
     "clips": lambda found: (
         {"clip", "picture", "two", "large"} == {row["prompt_id"].split("-")[1] for row in found["trajectory"][1]}
     ),

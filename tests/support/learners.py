@@ -154,6 +154,11 @@ CASES: dict[str, dict[str, Any]] = {
     "ratings": case(PAIRS | {"loss": "bradley-terry"}, policy={"kind": "reward", "model": MODEL})
     | {"train": {"threads": 1, "micro_batch_tokens": 40}},
     "bfloat16": case(SFT, policy={"model": MODEL, "dtype": "bfloat16"}),
+    "float16": rl(  # with weights of float32 beside it, which aren't sharded
+        algorithm="ppo",
+        critic={"hidden_sizes": [8], "learning_rate": 1e-3},
+        also={"policy": {"model": MODEL, "dtype": "float16"}},
+    ),
 }
 COMPILED = ("plain", "acts, vla", "ratings")
 """Cases of each kind of policy whose layers can be compiled; the compiled ones are called "compiled, ..."."""
