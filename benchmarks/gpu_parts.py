@@ -112,7 +112,7 @@ PARTS = (
     ),
     Part(
         name="gap",
-        limit=75,
+        limit=60,
         command=_sized("gap_gpu.py", "--size 3b", "--size tiny --prompts 2 --tokens 16"),
         keys=("bfloat16", "float16", "float32"),
         aim="mean 5e-3 in bfloat16, 1e-5 in float32",
