@@ -11,7 +11,7 @@ from torch.nn import Parameter
 from mmrl.api.errors import UserError
 from mmrl.config.sections import CriticConfig, PartConfig, SftStage
 from mmrl.train.update import loss_scale
-from mmrl.train.update.optimizer import Optimizer, learning_rate
+from mmrl.train.update.optimizer import SCALE, Optimizer, learning_rate
 
 RULES = ("adamw", "adam", "sgd", "rmsprop", "adafactor", "muon", "adamw_8bit")
 VISION, MERGER, TEXT = "model.visual.blocks.0.w", "model.visual.merger.w", "model.language_model.w"
@@ -359,7 +359,7 @@ def test_the_scale_grows_again_and_is_in_the_state():
         later.step(0)
     assert later.scale.value == loss_scale.FIRST, "steps without gradients say nothing"
     steps(later, q, 9 * loss_scale.GROWS_AFTER)
-    assert later.scale.value == loss_scale.MOST and "loss_scale" not in Optimizer([("w", weights(1.0))], sft()).state()
+    assert later.scale.value == loss_scale.MOST and SCALE not in Optimizer([("w", weights(1.0))], sft()).state()
 
 
 # -- means --------------------------------------------------------------------------------------------------------------

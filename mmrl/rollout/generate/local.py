@@ -100,9 +100,9 @@ class LocalGenerator:
         versions = Versions(self.exchange)
         logits = rows.logits
         if not torch.isfinite(logits).all():
-            half = ', or activations overflow in float16: try policy.dtype = "bfloat16"' if logits.dtype == torch.float16 else ""
+            cause = ', or activations overflow in float16: try policy.dtype = "bfloat16"' if logits.dtype == torch.float16 else ""
             raise UserError(
-                f"the model's logits are not finite: most likely a learning rate was too high; lower it and begin again{half}"
+                f"the model's logits are not finite: most likely a learning rate was too high; lower it and begin again{cause}"
             )
         total = len(inputs) * group_size
         processor = sampling.logits_processor
