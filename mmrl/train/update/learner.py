@@ -27,7 +27,6 @@ from mmrl.policies.policy import Policy
 from mmrl.policies.reference import Reference
 from mmrl.policies.shard import distribute_like
 from mmrl.policies.shard_files import Under
-from mmrl.train.update.loss_scale import Overflow
 from mmrl.train.update.loss_weights import check_loss_output, importance_weights
 from mmrl.train.update.measured import Measured
 from mmrl.train.update.optimizer import Optimizer
@@ -146,27 +145,12 @@ class Learner:
             for i, (batch, known) in enumerate(zip(counted, old, strict=True)):
                 first = epoch == 0 and not (exact and i)
                 measured = self.measured.now(batch, known, means[i], changed=bool(epoch or i)) if self.measured else []
-                weight = 1 - (demonstrations.weight if demonstrations else 0.0)
-                accumulate = partial(self._accumulate, batch, known, kl, weight, first, measured)
-                figures = accumulate()
+                compute = partial(self._gradients, batch, known, kl, first, measured, demonstrations)
+                figures = compute()
                 if figures.pop("moved", 0.0) > (math.inf if limit is None else limit):
                     self.optimizer.clear()
                     return metrics | _means(passed) | {"optimizer_steps": float(self.optimizer.steps - before)}
-                while True:
-                    if demonstrations:
-                        figures |= self._imitate(demonstrations)
-                    if not batch.looks and not (demonstrations and demonstrations.batch.looks):
-                        self.optimizer.forget_blank()
-                    try:
-                        passed.append(figures | self.optimizer.step(step, only_critic=warming))
-                        break
-                    except Overflow:
-                        if not math.isfinite(figures["loss"] + figures.get("imitation/loss", 0.0)):
-                            raise UserError(
-                                "the loss is not finite: activations overflow in float16, or the learning rate is too high; set "
-                                'policy.dtype = "bfloat16", or lower the rate, and go on with --resume'
-                            ) from None
-                        accumulate()
+                passed.append(figures | self.optimizer.step(step, only_critic=warming, again=compute))
             metrics |= _means(passed)
         return metrics | ({} if limit is None else {"optimizer_steps": float(self.optimizer.steps - before)})
 
@@ -177,6 +161,29 @@ class Learner:
         counts = all_reduce_sum(torch.tensor([batch.num_tokens, batch.num_rollouts, batch.looks], device=self.policy.device))
         tokens, rollouts, looks = counts.tolist()
         return replace(batch, num_tokens=tokens, num_rollouts=rollouts, looks=bool(looks))
+
+    def _gradients(
+        self,
+        batch: Batch,
+        old: list[torch.Tensor],
+        kl: float,
+        first: bool,
+        measured: Sequence[Sequence[torch.Tensor]],
+        gold: Demonstrations | None,
+    ) -> dict[str, float]:
+        """Compute the gradients of an optimiser step. See `_accumulate`."""
+        figures = self._accumulate(batch, old, kl, 1 - (gold.weight if gold else 0.0), first, measured)
+        if gold:
+            figures |= self._imitate(gold)
+        if not batch.looks and not (gold and gold.batch.looks):
+            self.optimizer.forget_blank()
+        if self.optimizer.scale and not math.isfinite(figures["loss"] + figures.get("imitation/loss", 0.0)):
+            self.optimizer.clear()  # a smaller scale would not help
+            raise UserError(
+                "the loss is not finite: activations overflow in float16, or the learning rate is too high; set "
+                'policy.dtype = "bfloat16", or lower the rate, and go on with --resume'
+            )
+        return figures
 
     def _accumulate(
         self,

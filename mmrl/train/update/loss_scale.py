@@ -11,10 +11,6 @@ GROWS_AFTER = 200
 """Steps without an overflow, after which the scale is doubled."""
 
 
-class Overflow(Exception):
-    """Gradients went beyond float16's range. They were dropped and the scale was halved: compute them again."""
-
-
 class LossScale:
     """A factor of the loss, by which small gradients stay above float16's least number (Micikevicius et al., Mixed Precision
     Training, section 3.2, arXiv 1710.03740). It is a power of two, so that it changes nothing else. It is halved where gradients

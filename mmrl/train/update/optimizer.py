@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 from torch import distributed
@@ -16,7 +16,7 @@ from mmrl.api.errors import UserError
 from mmrl.config.parts import entry, part_of
 from mmrl.config.sections import CriticConfig, Training
 from mmrl.policies.shard import distribute_like, full_tensor
-from mmrl.train.update.loss_scale import LossScale, Overflow
+from mmrl.train.update.loss_scale import LossScale
 from mmrl.train.update.offload import Offload
 from mmrl.train.update.rules import forget, is_special, make_rule, restore_state, saved_state
 
@@ -42,7 +42,7 @@ class Optimizer:
         """named: the policy's weights; those that need no gradient are left out. critic: the value function's own weights, whose
         names begin with `value.` or `critic.`. Weights that `stage.parts` freezes need no gradient until `release`. offload: keep
         masters and running means in the host's memory between steps. float16: gradients pass through float16, so that losses are
-        scaled, and `step` may raise Overflow. Raises UserError if all are frozen."""
+        scaled. Raises UserError if all are frozen."""
         self.stage = stage
         self.settings = settings or CriticConfig()
         everything = [*named, *critic]
@@ -121,26 +121,21 @@ class Optimizer:
             if isinstance(master, DTensor) and part_of(name.removeprefix("critic.")) in ("vision", "projector"):
                 master.grad = p.grad = None
 
-    def step(self, step: int, only_critic: bool = False) -> dict[str, float]:
+    def step(self, step: int, only_critic: bool = False, again: Callable[[], object] | None = None) -> dict[str, float]:
         """Clip the gradients, step, drop the gradients; return metrics. only_critic: drop the policy's gradients first, so that
-        only the critic is updated.
+        only the critic is updated. again: computes the same gradients once more, which is done in float16 where they overflow,
+        with half of the loss scale.
 
-        Raises UserError before any weight changes if a gradient norm is not finite; in float16 first Overflow, whereupon the
-        same gradients are to be computed again.
+        Raises UserError before any weight changes if a gradient norm is not finite.
         """
-        if only_critic:
-            for master in self.policy:
-                master.grad = None
-        self._reduce()
-        if self.scale:
-            self.scale.undo(self.masters)
-        clipped = clip_grad_norm(self.policy, self.stage.max_grad_norm), clip_grad_norm(self.critic, self.settings.max_grad_norm)
-        norm, critic_norm = (float(value) for value in clipped)
+        norm, critic_norm = self._clipped(only_critic)
+        while again and not math.isfinite(norm + critic_norm) and self.scale and self.scale.halved():
+            self.clear()
+            again()
+            norm, critic_norm = self._clipped(only_critic)
         for whose, keys, value in (("the", "", norm), ("the critic's", "stages.critic.", critic_norm)):
             if not math.isfinite(value):
                 self.clear()
-                if self.scale and self.scale.halved():
-                    raise Overflow
                 wide = ', or set policy.dtype = "bfloat16", whose range is wider' if self.scale else ""
                 raise UserError(
                     f"{whose} gradient is not finite (norm {value}): lower {keys}learning_rate or {keys}max_grad_norm{wide}; "
@@ -160,6 +155,18 @@ class Optimizer:
             if norm:
                 self.scale.passed()
         return found | ({"grad_norm/critic": critic_norm} if self.critic else {})
+
+    def _clipped(self, only_critic: bool) -> tuple[float, float]:
+        """Sum the gradients over all ranks, without the loss scale, and clip them; return the norms before, of the policy's and
+        the critic's."""
+        if only_critic:
+            for master in self.policy:
+                master.grad = None
+        self._reduce()
+        if self.scale:
+            self.scale.undo(self.masters)
+        norms = clip_grad_norm(self.policy, self.stage.max_grad_norm), clip_grad_norm(self.critic, self.settings.max_grad_norm)
+        return float(norms[0]), float(norms[1])
 
     def _here(self, masters: Sequence[torch.Tensor]) -> contextlib.AbstractContextManager[None]:
         """Inside, these masters and their running means are on the device."""
