@@ -423,7 +423,7 @@ def gradients(algorithm, budget, shared, **keys):
     batch = packed(credit, learner.needs_every_rollout)
     kept = {}
 
-    def step(number, only_critic=False):
+    def step(number, only_critic=False, again=None):
         kept.update(
             {n: p.grad.clone() for n, p in [*vlm.parameters(), *(critic.parameters() if critic else ())] if p.grad is not None}
         )

@@ -184,7 +184,8 @@ def improved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def ahead(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return trained(tmp_path_factory.mktemp("ahead"), f"{RUN_FILE}[compute]\nstaleness = 1\n")
+    halves = RUN_FILE.replace("[policy]", '[policy]\ndtype = "float16"')
+    return trained(tmp_path_factory.mktemp("ahead"), f"{halves}[compute]\nstaleness = 1\n")
 
 
 def trained(folder: Path, run_file: str, plugin: Path | None = None) -> Path:
