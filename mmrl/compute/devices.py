@@ -74,7 +74,8 @@ def prepare_device(device: str, dtype: str) -> None:
     if dtype == "bfloat16" and not has_bfloat16(device):
         name = torch.cuda.get_device_name(device)
         raise UserError(
-            f'policy.dtype = "bfloat16", which {name} computes only by emulation, slowly: set policy.dtype = "float32"'
+            f'policy.dtype = "bfloat16", which {name} computes only by emulation, slowly: set policy.dtype = "float16" or '
+            '"float32"'
         )
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
@@ -122,4 +123,4 @@ def remark(device: str) -> str:
         return why
     if held := held_by_others(device):
         return f"other processes hold {held / 2**30:.1f} GiB of its memory: nvidia-smi lists them"
-    return "" if has_bfloat16(device) else 'it computes in bfloat16 only by emulation: use policy.dtype = "float32"'
+    return "" if has_bfloat16(device) else 'it computes in bfloat16 only by emulation: use policy.dtype = "float16" or "float32"'

@@ -28,7 +28,8 @@ from mmrl.policies.critic import Critic
 from mmrl.policies.reference import Reference
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.registry import plugins
-from mmrl.train.update.learner import Demonstrations, Learner
+from mmrl.train.update.demonstrations import Demonstrations
+from mmrl.train.update.learner import Learner
 from mmrl.train.update.optimizer import Optimizer
 from mmrl.train.update.pack_conversations import pack
 

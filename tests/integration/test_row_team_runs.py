@@ -6,10 +6,11 @@ import learners
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
-FEW = ("plain", "checkpointed", "ppo", "clips")
+FEW = ("plain", "ppo", "clips")
 """Of `learners.CASES`: what an update may ask of a row, and who has rows to give."""
 REST = (
-    *("plain", "replicated", "kl", "lora", "ppo apart", "reverse", "one", "pairs", "ratings", "texts now and then", "imitation"),
+    *("plain", "checkpointed", "replicated", "kl", "lora", "ppo apart", "reverse", "one", "pairs", "ratings"),
+    *("texts now and then", "imitation"),
 )
 """Those that CI leaves out, and one that all tests know."""
 

@@ -25,7 +25,7 @@ import pytest
 
 LONG_S = 0.15
 CASES_S = 8
-FILE_S = 30
+FILE_S = 20
 LIST = Path(__file__).parents[1] / "long.json"
 FOLDER = "MMRL_TEST_SECONDS"
 """The variable with the folder where seconds are written, a file for each process of pytest-xdist."""

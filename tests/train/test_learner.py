@@ -21,7 +21,8 @@ from mmrl.policies.reference import Reference
 from mmrl.policies.vlm.families import Family
 from mmrl.policies.vlm.vlm import VLM, ForwardOutputs
 from mmrl.train.update import loss_scale
-from mmrl.train.update.learner import Demonstrations, Learner
+from mmrl.train.update.demonstrations import Demonstrations
+from mmrl.train.update.learner import Learner
 from mmrl.train.update.loss_weights import check_loss_output, importance_weights
 
 

@@ -112,7 +112,7 @@ def _tries(config: RunConfig, smallest: int) -> Iterator[tuple[dict[str, object]
     if not config.train.offload_optimizer and (config.compute.weights == "replicated" or config.compute.learners == 1):
         single.append(({"train.offload_optimizer": True}, "masters and running means go to the device and back for each step"))
     if config.policy.dtype == "float32":
-        single.append(({"policy.dtype": "bfloat16"}, "a gap between sampler and learner of about 1e-3 nats"))
+        single.append(({"policy.dtype": "bfloat16"}, "sampler and learner differ, by 0.025 nats a token at 3B, in float16 less"))
     yield from single
     yield from (({**a, **b}, f"{x}; {y}") for a, x in again for b, y in small)
     if config.policy.lora is None:

@@ -9,7 +9,7 @@ from mmrl.config.sections import EntropyConfig
 from mmrl.policies.batches import Credit, ones
 from mmrl.train.sampling.groups import Sampled
 from mmrl.train.stages.rl import MiniBatches, RlSteps
-from mmrl.train.update.learner import Demonstrations
+from mmrl.train.update.demonstrations import Demonstrations
 
 
 class EntropySteps(RlSteps):

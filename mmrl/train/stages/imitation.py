@@ -15,7 +15,7 @@ from mmrl.data.prompts import PromptIndex
 from mmrl.policies.batches import Credit, ones
 from mmrl.train.sampling.groups import Sampled
 from mmrl.train.stages.rl import MiniBatches, RlSteps
-from mmrl.train.update.learner import Demonstrations
+from mmrl.train.update.demonstrations import Demonstrations
 
 WAITING = "relift/"
 """Beginning of the keys of a stage's memory that hold the prompts which wait for imitation: `relift/INDEX/TASK` -> when it

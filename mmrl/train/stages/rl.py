@@ -28,7 +28,8 @@ from mmrl.train.sampling.rules import load_states, rules_of, save_states
 from mmrl.train.sampling.sampler import Sampler
 from mmrl.train.sampling.smoke_spread import with_spread
 from mmrl.train.stages.base import Steps
-from mmrl.train.update.learner import Demonstrations, Learner
+from mmrl.train.update.demonstrations import Demonstrations
+from mmrl.train.update.learner import Learner
 from mmrl.train.update.packer import Dealt, PackOptions
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from mmrl.train.position import StepIndex
 from mmrl.train.sampling.groups import Sampled
 from mmrl.train.stages.rl import MiniBatches, RlSteps
 from mmrl.train.update.conversations import Conversations, remembered
-from mmrl.train.update.learner import Demonstrations
+from mmrl.train.update.demonstrations import Demonstrations
 from mmrl.train.update.packer import PackOptions
 from mmrl.train.update.turn_critics import KINDS, SuccessCritics, TurnCritics
 

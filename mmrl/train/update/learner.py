@@ -6,7 +6,7 @@ import contextlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Literal
 
@@ -27,6 +27,7 @@ from mmrl.policies.policy import Policy
 from mmrl.policies.reference import Reference
 from mmrl.policies.shard import distribute_like
 from mmrl.policies.shard_files import Under
+from mmrl.train.update.demonstrations import Demonstrations, imitate
 from mmrl.train.update.loss_weights import check_loss_output, importance_weights
 from mmrl.train.update.measured import Measured
 from mmrl.train.update.optimizer import Optimizer
@@ -40,17 +41,6 @@ SUMS = (
     *("value", "value_loss", "value_clip_share", "divergence", "moved"),
 )
 """Names of the sums; most become means over tokens."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Demonstrations:
-    """Gold completions whose likelihood is part of the loss."""
-
-    batch: Batch
-    weight: float
-    """Weight of their loss; the algorithm's loss has weight 1 - `weight`."""
-    uncertain: bool = False
-    """Weigh each token by p (1 - p), with its probability p (Zhang et al., CHORD, equation 9)."""
 
 
 class Learner:
@@ -174,7 +164,8 @@ class Learner:
         """Compute the gradients of an optimiser step. See `_accumulate`."""
         figures = self._accumulate(batch, old, kl, 1 - (gold.weight if gold else 0.0), first, measured)
         if gold:
-            figures |= self._imitate(gold)
+            with self._checkpointing():
+                figures |= imitate(self.policy, gold, self.optimizer.backward)
         if not batch.looks and not (gold and gold.batch.looks):
             self.optimizer.forget_blank()
         if self.optimizer.scale and not math.isfinite(figures["loss"] + figures.get("imitation/loss", 0.0)):
@@ -281,19 +272,6 @@ class Learner:
         kind: Literal["forward", "reverse"] = "forward" if self.stage.divergence == "forward" else "reverse"
         loss_L, entropy_L = self.policy.divergence(micro, self.teacher, self.temperature, kind)
         return loss_L, {"entropy": entropy_L.sum(), "divergence": loss_L.sum()}
-
-    def _imitate(self, gold: Demonstrations) -> dict[str, float]:
-        """Add the gradients of the gold completions' likelihood."""
-        batch, loss = gold.batch, torch.zeros((), device=self.policy.device)
-        with self._checkpointing():
-            for micro in batch.micro:
-                logprobs_L = self.policy.outputs(micro, 1.0).logprobs_L
-                likely_L = logprobs_L.detach().exp()
-                loss_L = -logprobs_L * (likely_L * (1 - likely_L) if gold.uncertain else 1.0)
-                share = gold.weight * average(loss_L, micro, batch, "token")
-                self.optimizer.backward(share)
-                loss += share.detach()
-        return {"imitation/loss": all_reduce_sum(loss).item(), "imitation/weight": gold.weight}
 
     def _compiled(self) -> AbstractContextManager[None]:
         """Passes of all models inside run compiled layers, if the run file sets it."""
