@@ -152,7 +152,7 @@ def test_gpu_benchmarks_take_the_machine_s_python_and_their_bundle_the_project_s
     assert make(project, "bench-gpu-bundle", "PYTHON_VERSION=3.13")[1] == ["python benchmarks/gpu_bundle.py --python 3.13"]
 
 
-ALL = ["system", "simulators", "engines", "peers", "test-pythons", "lint", "docs", "test", "test-slow"]
+ALL = ["system", "simulators", "engines", "peers", "test-pythons", "-j2 -O lint docs", "test", "test-slow"]
 
 
 @pytest.mark.parametrize(
@@ -164,8 +164,7 @@ ALL = ["system", "simulators", "engines", "peers", "test-pythons", "lint", "docs
         ("engines", ALL),
         ("peers", ALL),
         ("test", ALL[:-1]),
-        ("lint", ALL[:6]),
-        ("docs", ALL[:7]),
+        ("-j2 -O lint docs", ALL[:6]),
     ],
 )
 def test_ci_runs_the_commands_of_the_readme_and_stops_at_the_first_failure(tmp_path, fails, ran):
