@@ -127,7 +127,9 @@ def test_a_gpu_that_cannot_compute_is_refused_in_a_line(gpu, error, told):
 
 def test_bfloat16_needs_a_gpu_that_has_it(gpu):
     gpu["capability"] = (7, 5)
-    with pytest.raises(UserError, match=r'^policy\.dtype = "bfloat16", which NVIDIA H100 .* set policy\.dtype = "float16" or "float32"$'):
+    with pytest.raises(
+        UserError, match=r'^policy\.dtype = "bfloat16", which NVIDIA H100 .* set policy\.dtype = "float16" or "float32"$'
+    ):
         devices.prepare_device("cuda", "bfloat16")
     for narrower in ("float16", "float32"):
         devices.prepare_device("cuda", narrower)
