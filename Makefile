@@ -6,7 +6,7 @@ PYTHONS := $(if $(PYTHON),"$(PYTHON)",python3 python3.13 python3.12 python3.11)
 # two processes of one thread each: torch's threads would fight over the cores
 PYTEST := OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 2 --dist worksteal
 # the long tests wait for processes of their own half of the time, and those of a file share what takes minutes to prepare
-PYTEST_SLOW := OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 3 --dist loadfile --timeout 900
+PYTEST_SLOW := OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --timeout 900
 # where it is set, each of the many processes that tests start would compile mmrl again
 unexport PYTHONDONTWRITEBYTECODE
 # each bundled plugin and simulator is a distribution of its own

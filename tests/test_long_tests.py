@@ -90,7 +90,7 @@ def test_of_a_long_function_ci_runs_what_takes_some_seconds(files, monkeypatch, 
     assert max(apart, default=0) - min(apart, default=0) <= 1
 
 
-def test_of_a_file_ci_runs_the_shortest_and_those_that_are_always_run(files, monkeypatch):
+def test_of_a_file_ci_runs_the_shortest_and_what_is_always_run_and_begins_with_the_longest_file(files, monkeypatch):
     monkeypatch.setattr(long_tests, "FILE_S", 10)
     files.makepyfile(
         test_kinds="""
@@ -107,10 +107,10 @@ def test_of_a_file_ci_runs_the_shortest_and_those_that_are_always_run(files, mon
 
         def test_longer(): ...
     """,
-        test_alone="def test_hours(): ...",
+        test_zone="def test_hours(): ...",
     )
     seconds = {"minutes": 100.0, "some": 3.0, "most_important": 5.0, "short": 1.0, "longer": 4.0}
-    listed = {f"test_kinds.py::test_{name}": s for name, s in seconds.items()} | {"test_alone.py::test_hours": 5000.0}
+    listed = {f"test_kinds.py::test_{name}": s for name, s in seconds.items()} | {"test_zone.py::test_hours": 5000.0}
     long_tests.LIST.write_text(json.dumps(listed))
     result = files.inline_run("-m", "long and not exhaustive", "-p", "no:cacheprovider")
     found = [r.nodeid.partition("::test_")[2] for r in result.getreports("pytest_runtest_logreport") if r.when == "call"]

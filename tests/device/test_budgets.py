@@ -11,12 +11,14 @@ import pytest
 import torch
 from mmrl_robotics.small import Small
 
+import row_length_cases as rows
 import vlm_cases as cases
 from mmrl.algorithms.presets import load_algorithm
 from mmrl.api.simulators.processes.simulator import ProcessSimulator
 from mmrl.api.simulators.types import ActionSpec
 from mmrl.config.load import parse_config
 from mmrl.config.sections import PolicyConfig, SimulateConfig
+from mmrl.policies.vlm import families
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.registry import plugins
 from mmrl.rollout.generate.local import LOOK_EVERY, LocalGenerator
@@ -129,6 +131,16 @@ def test_a_micro_batch_comes_over_at_once_and_is_not_waited_for(device, policy):
     assert each(*update, more) == BUDGETS["a micro-batch"]
     for found, fixed, one in ((packing[0], "packing a batch", "packing a micro-batch"), (update[0], "a step", "a micro-batch")):
         assert tuple(a - b for a, b in zip(found, BUDGETS[one], strict=True)) == BUDGETS[fixed]
+
+
+def test_nobody_waits_for_the_length_of_a_row(device, policy, monkeypatch):
+    """transformers would, to know whether rotary frequencies change: once for each token."""
+    rows.change(monkeypatch, rows.dynamic)
+    few, many = (cost(device, sampled, policy("internvl"), tokens) for tokens in (2, LOOK_EVERY - 1))
+    assert each(few, many, LOOK_EVERY - 3) == BUDGETS["a token"]
+    monkeypatch.setattr(families, "make_independent", lambda model: None)
+    few, many = (cost(device, sampled, policy("internvl"), tokens) for tokens in (2, LOOK_EVERY - 1))
+    assert each(few, many, LOOK_EVERY - 3)[0] >= 1
 
 
 @pytest.mark.slow

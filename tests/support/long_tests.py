@@ -57,6 +57,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if taken and taken + seconds > FILE_S and not item.get_closest_marker("always"):
                 item.add_marker("exhaustive")
             taken += seconds
+    longest_files_first(items, long)
+
+
+def longest_files_first(items: list[pytest.Item], long: Mapping[str, float]) -> None:
+    """Sort files by the seconds of what CI runs of them: where the last files are short, processes that take whole files end at
+    about the same time."""
+    seconds: dict[Path, float] = {}
+    for item in items:
+        if not item.get_closest_marker("exhaustive"):
+            seconds[item.path] = seconds.get(item.path, 0.0) + long.get(function_of(item.nodeid), 0.0)
+    items.sort(key=lambda item: (-seconds.get(item.path, 0.0), str(item.path)))
 
 
 def spread(of: int, wanted: int) -> set[int]:

@@ -23,6 +23,7 @@ from mmrl.policies.vlm.coordinate_formats import UnknownFormat
 from mmrl.policies.vlm.families import Family
 from mmrl.policies.vlm.limits import SoundLimits, sound_limits, video_factor
 from mmrl.policies.vlm.prompt_media import PromptMedia
+from mmrl.policies.vlm.row_lengths import longest_row
 
 TOOLS_AS_TEXT = 'let the task write their schemas into its messages (bundled ones: schemas = "text"), or choose another model'
 SECONDS = "second_per_grid_ts"
@@ -99,6 +100,11 @@ class PromptProcessor:
             raise UserError(f"{where}: the model's chat template shows no tools: {TOOLS_AS_TEXT}")
         encoded = self._encode_prompt(where, messages, shown, prompt.tools)
         ids = encoded.pop("input_ids")[0]
+        if (longest := longest_row(self.family.model.config)) and len(ids) > longest:
+            raise UserError(
+                f"{where} has {len(ids)} tokens, and this model has other rotary frequencies beyond {longest}: show smaller "
+                "pictures, or set its short_factor to its long_factor in config.json"
+            )
         positions = self.family.positions(ids, encoded)
         encoded = encoded if positions is None else self.family.arranged(encoded, ids)
         per_token = _per_token(encoded, len(ids))

@@ -32,6 +32,7 @@ from mmrl.policies.vlm.loading import load
 from mmrl.policies.vlm.packed_rows import additive
 from mmrl.policies.vlm.probe import probe
 from mmrl.policies.vlm.processing import PromptInputs, PromptProcessor, explained
+from mmrl.policies.vlm.row_lengths import longest_row
 from mmrl.policies.vlm.vocabulary import check_teacher
 
 LOGIT_CHUNK = 2**25
@@ -143,8 +144,8 @@ class VLM(Policy):
 
     @property
     def longest(self) -> int:
-        """The model's maximum number of positions."""
-        return int(self.model.config.get_text_config().max_position_embeddings)
+        """The model's maximum number of positions; of Phi-4-multimodal, those of the frequencies that are computed."""
+        return longest_row(self.model.config) or int(self.model.config.get_text_config().max_position_embeddings)
 
     def clone(self, frozen: bool = False, spread: bool = True) -> VLM:
         """A second policy with a copy of the weights as they are now; frozen: for the reference of a KL penalty. spread: if this

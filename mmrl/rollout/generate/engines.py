@@ -21,6 +21,7 @@ from mmrl.compute.ray import adopt_environment, engines_per_rank, ray_for, switc
 from mmrl.config.sections import RunConfig
 from mmrl.policies.shard import reshard
 from mmrl.policies.vlm.processing import PromptInputs
+from mmrl.policies.vlm.row_lengths import longest_row
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.registry import plugins
 from mmrl.rollout.generate.broadcast import Group, Load, Meeting, Receiver
@@ -289,6 +290,11 @@ def make_sampler(config: RunConfig, policy: VLM, twin: bool = False) -> Generato
     from mmrl.rollout.generate.vllm import VllmGenerator
 
     longest = config.generate.max_context or policy.longest
+    if (most := longest_row(policy.model.config)) and longest > most:
+        raise UserError(
+            f"generate.max_context = {longest}: vLLM would take other rotary frequencies than the learner beyond {most} tokens: "
+            f"lower it to {most}"
+        )
     return VllmGenerator(policy, config.compute, config.generate.batch_size, longest)
 
 

@@ -1,0 +1,99 @@
+"""What a row is beside, and where in it a completion stands, changes nothing, also for models that transformers computes so."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+import row_length_cases as rows
+import vlm_cases as cases
+from mmrl.api.errors import UserError
+from mmrl.config.load import parse_config
+from mmrl.config.sections import PolicyConfig
+from mmrl.policies.vlm import families, row_lengths
+from mmrl.policies.vlm import vlm as vlm_module
+from mmrl.policies.vlm.vlm import VLM
+from mmrl.rollout.generate.engines import make_sampler
+from mmrl.testing.policies import PolicySubject, samples_have_the_logprobs_of_an_update
+from row_length_cases import FEW, MORE
+
+
+@pytest.fixture
+def policy(monkeypatch):
+    def made(family, change=None, **config):
+        rows.change(monkeypatch, change or rows.CHANGES[family])
+        return VLM(PolicyConfig(model=f"tiny:{family}:hidden=64", **config))
+
+    return made
+
+
+def logits(model, length):
+    torch.manual_seed(0)
+    ids = torch.randint(10, 200, (1, 2 * MORE))[:, :length]
+    with torch.no_grad():
+        return model(input_ids=ids, use_cache=False).logits
+
+
+@pytest.mark.parametrize(("family", "most"), [("internvl", FEW), ("phi4_multimodal", MORE)])
+def test_frequencies_are_those_of_short_rows(policy, family, most, monkeypatch):
+    own = policy(family).model
+    short, long = logits(own, FEW), logits(own, 2 * most)
+    assert torch.equal(logits(own, FEW), short), "a longer row was there meanwhile"
+    assert (long[:, :FEW] - short).abs().max() < 1e-5, "in a longer row"
+    with monkeypatch.context() as patch:
+        patch.setattr(families, "make_independent", lambda model: None)
+        theirs = policy(family).model
+    assert torch.equal(logits(theirs, FEW), short), "transformers computes short rows so"
+    assert (logits(theirs, 2 * most)[:, :FEW] - short).abs().max() > 1e-4
+
+
+def test_completions_share_a_prompt_where_queries_grow(policy, monkeypatch):
+    made = policy("llama4")
+    assert made.family.capabilities.packs, made.family.capabilities.why_not
+    samples_have_the_logprobs_of_an_update(PolicySubject("llama4", made, lambda _: made, 1e-5))
+    monkeypatch.setattr(families, "make_independent", lambda model: None)
+    monkeypatch.setattr(vlm_module, "_PROBED", {})
+    assert "of a packed row differ" in policy("llama4").family.capabilities.why_not
+
+
+def test_queries_far_away_are_those_of_transformers(policy, monkeypatch):
+    own = policy("llama4")
+    with monkeypatch.context() as patch:
+        patch.setattr(families, "make_independent", lambda model: None)
+        theirs = policy("llama4")
+    near = policy("llama4", lambda config: setattr(config.text_config, "attn_temperature_tuning", False))
+    found = logits(own.model, 60)
+    assert torch.equal(logits(theirs.model, 60), found)
+    assert (logits(near.model, 60) - found).abs().max() > 1e-4
+    assert torch.equal(logits(own.clone().model, 60), found)
+    assert torch.equal(logits(copy.deepcopy(own.model), 30), logits(theirs.model, 30)), "a copy has positions of its own"
+
+
+def test_a_prompt_beyond_the_length_is_refused_and_told(policy):
+    made = policy("phi4_multimodal", lambda config: None)
+    assert made.longest == 4096 and row_lengths.longest_row(made.model.config) is None
+    rows.longrope(made.model.config, FEW)
+    assert made.longest == FEW
+    with pytest.raises(UserError, match=rf"\d+ tokens, and this model has other .* beyond {FEW}: show smaller"):
+        made.encode(cases.prompt(1))
+    made.model.config.rope_parameters["short_factor"] = made.model.config.rope_parameters["long_factor"]
+    assert made.longest == 4096 and len(made.encode(cases.prompt(1)).ids) > FEW
+
+
+def test_vllm_is_not_asked_for_longer_rows(policy):
+    made = policy("phi4_multimodal", lambda config: None)
+    rows.longrope(made.model.config, FEW)
+    config = parse_config(
+        {
+            "name": "x",
+            "policy": {"model": "tiny:phi4_multimodal"},
+            "tasks": [{"id": "x/y"}],
+            "stages": [{"kind": "rl", "steps": 1}],
+            "compute": {"sampler": "vllm"},
+            "generate": {"max_context": FEW + 1},
+        }
+    )
+    with pytest.raises(UserError, match=rf"^generate.max_context = {FEW + 1}: vLLM would take .* lower it to {FEW}$"):
+        make_sampler(config, made)
