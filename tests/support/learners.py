@@ -331,14 +331,14 @@ def prepared() -> Any:
     """One judge for all runs, and no list of packages, which are slow to make."""
     import pytest
 
-    import mmrl.run_folder.machine
+    import mmrl.run_folder.manifest
     import mmrl.train.start
     from mmrl.judge import local_judge
 
     names = ["toy/letters", "toy/exact", "dial/success", "shares/slow"]
     with pytest.MonkeyPatch.context() as m:
         m.setenv("MMRL_PLUGIN_FILES", PLUGINS)
-        m.setattr(mmrl.run_folder.machine, "installed", dict)
+        m.setattr(mmrl.run_folder.manifest, "_packages", dict)  # which is kept for later runs, unlike what it asks
         before = torch.get_num_threads()
         with local_judge({name: {} for name in names}) as judge:
             m.setattr(mmrl.train.start, "_judge", lambda config: contextlib.nullcontext(judge))
