@@ -108,10 +108,13 @@ def test_of_a_file_ci_runs_the_shortest_and_what_is_always_run_and_begins_with_t
         def test_longer(): ...
     """,
         test_zone="def test_hours(): ...",
+        test_quick="def test_seconds(): ...",
+        test_unmeasured="import pytest\n@pytest.mark.slow\ndef test_new(): ...",
     )
     seconds = {"minutes": 100.0, "some": 3.0, "most_important": 5.0, "short": 1.0, "longer": 4.0}
     listed = {f"test_kinds.py::test_{name}": s for name, s in seconds.items()} | {"test_zone.py::test_hours": 5000.0}
+    listed |= {"test_quick.py::test_seconds": 2.0}
     long_tests.LIST.write_text(json.dumps(listed))
-    result = files.inline_run("-m", "long and not exhaustive", "-p", "no:cacheprovider")
+    result = files.inline_run("-m", "(long or slow) and not exhaustive", "-p", "no:cacheprovider")
     found = [r.nodeid.partition("::test_")[2] for r in result.getreports("pytest_runtest_logreport") if r.when == "call"]
-    assert found == ["hours", "some", "most_important", "short"]
+    assert found == ["hours", "some", "most_important", "short", "new", "seconds"]

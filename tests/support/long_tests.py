@@ -26,6 +26,8 @@ import pytest
 LONG_S = 0.15
 CASES_S = 8
 FILE_S = 20
+UNKNOWN_S = 5
+"""Of a test that is marked `slow` and wasn't measured, as it was skipped where others were."""
 LIST = Path(__file__).parents[1] / "long.json"
 FOLDER = "MMRL_TEST_SECONDS"
 """The variable with the folder where seconds are written, a file for each process of pytest-xdist."""
@@ -66,7 +68,8 @@ def longest_files_first(items: list[pytest.Item], long: Mapping[str, float]) -> 
     seconds: dict[Path, float] = {}
     for item in items:
         if not item.get_closest_marker("exhaustive"):
-            seconds[item.path] = seconds.get(item.path, 0.0) + long.get(function_of(item.nodeid), 0.0)
+            unknown = UNKNOWN_S if item.get_closest_marker("slow") else 0.0
+            seconds[item.path] = seconds.get(item.path, 0.0) + long.get(function_of(item.nodeid), unknown)
     items.sort(key=lambda item: (-seconds.get(item.path, 0.0), str(item.path)))
 
 
