@@ -6,12 +6,15 @@ import copy
 
 import pytest
 import torch
+import transformers
 
 import row_length_cases as rows
 import vlm_cases as cases
 from mmrl.api.errors import UserError
 from mmrl.config.load import parse_config
 from mmrl.config.sections import PolicyConfig
+from mmrl.policies.gradient_checkpointing import gradient_checkpointing
+from mmrl.policies.lora import merged_copy
 from mmrl.policies.vlm import families, row_lengths
 from mmrl.policies.vlm import vlm as vlm_module
 from mmrl.policies.vlm.vlm import VLM
@@ -69,6 +72,58 @@ def test_queries_far_away_are_those_of_transformers(policy, monkeypatch):
     assert (logits(near.model, 60) - found).abs().max() > 1e-4
     assert torch.equal(logits(own.clone().model, 60), found)
     assert torch.equal(logits(copy.deepcopy(own.model), 30), logits(theirs.model, 30)), "a copy has positions of its own"
+
+
+def test_queries_grow_with_merged_adapters_and_where_layers_are_computed_again(policy):
+    own = policy("llama4", lora={"rank": 2, "alpha": 4.0, "target_modules": ["language"]})
+    for name, weight in own.model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(weight, std=0.1, generator=torch.Generator().manual_seed(1))
+    merged = merged_copy(own.model)
+    row_lengths.make_independent(merged)
+    assert (logits(merged, 60) - logits(own.model, 60)).abs().max() < 1e-4
+
+    def gradient(again, meanwhile):
+        ids = torch.arange(10, 70)[None]
+        with gradient_checkpointing(own.model, again):
+            loss = own.model(input_ids=ids, use_cache=False).logits.logsumexp(-1).sum()
+            if meanwhile:
+                with torch.no_grad():
+                    own.model(input_ids=ids, position_ids=torch.arange(60)[None] + 40, use_cache=False)
+            found = torch.autograd.grad(loss, [weight for _, weight in own.parameters()], allow_unused=True)
+        return torch.cat([g.flatten() for g in found if g is not None])
+
+    whole, again = gradient(False, False), gradient(True, True)
+    assert (again - whole).norm() < 1e-5 * whole.norm()
+
+
+def test_compiled_layers_are_compiled_once_for_all_lengths(policy):
+    graphs = []
+
+    def counting(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    layer = next(m for m in policy("llama4").model.modules() if getattr(getattr(m, "self_attn", 0), "grows_by_position", False))
+    torch._dynamo.reset()
+    run = torch.compile(layer.forward, backend=counting, dynamic=True)
+    counts = []
+    for length in (20, 23, 31, 37):
+        row_lengths._tell_positions(layer, (), {"position_ids": torch.arange(length)[None]})
+        with torch.no_grad():
+            run(torch.randn(1, length, 64), attention_mask=None, position_embeddings=torch.ones(1, length, 8, dtype=torch.cfloat))
+        counts.append(len(graphs))
+    assert counts[0] >= 1 and counts == [counts[0]] * 4
+
+
+def test_a_model_without_rotary_embeddings_has_no_such_length():
+    assert row_lengths.longest_row(transformers.Blip2Config()) is None
+    assert row_lengths.longest_row(transformers.Qwen2AudioConfig()) is None
+
+
+def test_a_model_that_selects_keys_gets_a_row_for_each_completion(policy):
+    made = policy("llama4", lambda config: setattr(config.text_config, "index_topk", 2048))
+    assert "attends to some keys" in made.family.capabilities.why_not
 
 
 def test_a_prompt_beyond_the_length_is_refused_and_told(policy):

@@ -80,8 +80,11 @@ def probe(family: Family, encode: Callable[[Prompt], PromptInputs], ways: Sequen
     kinds = recurrent_kinds(decoder_of(family.model), config.hidden_size)
     layers = tuple(dict.fromkeys(getattr(config, "layer_types", None) or ("full_attention",)))
     found = Capabilities(packs=False, recurrent=kinds, attention=layers)
-    if not family.shares_prompt:
-        family.use(replace(found, why_not="its family says that it can't share a prompt"))
+    refused = "" if family.shares_prompt else "its family says that it can't share a prompt"
+    if getattr(config, "index_topk", None):  # as GLM-5's; a short row has fewer keys, and would show nothing
+        refused = "each token attends to some keys, of which other completions would take places"
+    if refused:
+        family.use(replace(found, why_not=refused))
         return family.capabilities
     for continues in (True, False) if kinds else (True,):
         try:

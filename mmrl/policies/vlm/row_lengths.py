@@ -13,6 +13,8 @@ log-probabilities may not depend on that.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 import torch
@@ -28,10 +30,12 @@ def make_independent(model: Any) -> None:
         _fix_frequencies(module)
         attention: Any = getattr(module, "self_attn", None)
         if getattr(attention, "attn_temperature_tuning", False) and not attention.use_rope:
-            attention.attn_temperature_tuning = False
-            attention.q_proj.floor_scale, attention.q_proj.attn_scale = attention.floor_scale, attention.attn_scale
+            attention.attn_temperature_tuning, attention.grows_by_position = False, True
             module.register_forward_pre_hook(_tell_positions, with_kwargs=True)
-            attention.q_proj.register_forward_hook(_grow)
+        if getattr(attention, "grows_by_position", False):
+            hooks = attention.q_proj._forward_hooks.values()
+            if not any(getattr(hook, "func", None) is _grow for hook in hooks):  # or adapters were merged, which leaves it behind
+                attention.q_proj.register_forward_hook(partial(_grow, attention.floor_scale, attention.attn_scale))
 
 
 def _fix_frequencies(module: Any) -> None:
@@ -48,19 +52,24 @@ def _fix_frequencies(module: Any) -> None:
 def longest_row(config: Any) -> int | None:
     """Tokens of the longest row for which a model with this configuration has the right frequencies, where others have other
     ones (`longrope`); None if there is no such length."""
-    rotary = config.get_text_config().rope_parameters or {}
+    rotary = getattr(config.get_text_config(), "rope_parameters", None) or {}
     if rotary.get("rope_type") != "longrope" or rotary["short_factor"] == rotary["long_factor"]:
         return None
     return int(rotary["original_max_position_embeddings"])
 
 
+_POSITIONS_BS: ContextVar[torch.Tensor] = ContextVar("positions")
+"""Of the tokens that a layer is given: a variable of the context, which a layer that is computed again has as it was."""
+
+
 def _tell_positions(layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    layer.self_attn.q_proj.positions_BS = kwargs["position_ids"]
+    _POSITIONS_BS.set(kwargs["position_ids"])
 
 
-def _grow(projection: Any, args: tuple[Any, ...], queries_BSQ: torch.Tensor) -> torch.Tensor:
+@torch.compiler.disable  # compiled, it would be compiled anew for each length
+def _grow(floor_scale: float, attn_scale: float, projection: Any, args: Any, queries_BSQ: torch.Tensor) -> torch.Tensor:
     """The queries [B, S, heads * width], scaled as transformers' Llama4TextAttention does it behind this projection: nothing is
     in between in a layer without rotary embeddings."""
-    far_BS = torch.floor((projection.positions_BS.float() + 1) / projection.floor_scale)
-    scale_BS1 = (torch.log1p(far_BS) * projection.attn_scale + 1)[..., None]
+    far_BS = torch.floor((_POSITIONS_BS.get().float() + 1) / floor_scale)
+    scale_BS1 = (torch.log1p(far_BS) * attn_scale + 1)[..., None]
     return (queries_BSQ * scale_BS1).to(queries_BSQ.dtype)
