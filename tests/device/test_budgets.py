@@ -138,7 +138,7 @@ def test_nobody_waits_for_the_length_of_a_row(device, policy, monkeypatch):
     rows.change(monkeypatch, rows.dynamic)
     few, many = (cost(device, sampled, policy("internvl"), tokens) for tokens in (2, LOOK_EVERY - 1))
     assert each(few, many, LOOK_EVERY - 3) == BUDGETS["a token"]
-    monkeypatch.setattr(families, "make_independent", lambda model: None)
+    monkeypatch.setattr(families, "ignore_row_lengths", lambda model: None)
     few, many = (cost(device, sampled, policy("internvl"), tokens) for tokens in (2, LOOK_EVERY - 1))
     assert each(few, many, LOOK_EVERY - 3)[0] >= 1
 

@@ -46,17 +46,17 @@ def test_frequencies_are_those_of_short_rows(policy, family, most, monkeypatch):
     assert torch.equal(logits(own, FEW), short), "a longer row was there meanwhile"
     assert (long[:, :FEW] - short).abs().max() < 1e-5, "in a longer row"
     with monkeypatch.context() as patch:
-        patch.setattr(families, "make_independent", lambda model: None)
+        patch.setattr(families, "ignore_row_lengths", lambda model: None)
         theirs = policy(family).model
     assert torch.equal(logits(theirs, FEW), short), "transformers computes short rows so"
     assert (logits(theirs, 2 * most)[:, :FEW] - short).abs().max() > 1e-4
 
 
-def test_completions_share_a_prompt_where_queries_grow(policy, monkeypatch):
+def test_completions_share_a_prompt_where_queries_scale_queries(policy, monkeypatch):
     made = policy("llama4")
     assert made.family.capabilities.packs, made.family.capabilities.why_not
     samples_have_the_logprobs_of_an_update(PolicySubject("llama4", made, lambda _: made, 1e-5))
-    monkeypatch.setattr(families, "make_independent", lambda model: None)
+    monkeypatch.setattr(families, "ignore_row_lengths", lambda model: None)
     monkeypatch.setattr(vlm_module, "_PROBED", {})
     assert "of a packed row differ" in policy("llama4").family.capabilities.why_not
 
@@ -64,7 +64,7 @@ def test_completions_share_a_prompt_where_queries_grow(policy, monkeypatch):
 def test_queries_far_away_are_those_of_transformers(policy, monkeypatch):
     own = policy("llama4")
     with monkeypatch.context() as patch:
-        patch.setattr(families, "make_independent", lambda model: None)
+        patch.setattr(families, "ignore_row_lengths", lambda model: None)
         theirs = policy("llama4")
     near = policy("llama4", lambda config: setattr(config.text_config, "attn_temperature_tuning", False))
     found = logits(own.model, 60)
@@ -74,13 +74,13 @@ def test_queries_far_away_are_those_of_transformers(policy, monkeypatch):
     assert torch.equal(logits(copy.deepcopy(own.model), 30), logits(theirs.model, 30)), "a copy has positions of its own"
 
 
-def test_queries_grow_with_merged_adapters_and_where_layers_are_computed_again(policy):
+def test_queries_scale_queries_with_merged_adapters_and_where_layers_are_computed_again(policy):
     own = policy("llama4", lora={"rank": 2, "alpha": 4.0, "target_modules": ["language"]})
     for name, weight in own.model.named_parameters():
         if "lora_B" in name:
             torch.nn.init.normal_(weight, std=0.1, generator=torch.Generator().manual_seed(1))
     merged = merged_copy(own.model)
-    row_lengths.make_independent(merged)
+    row_lengths.ignore_row_lengths(merged)
     assert (logits(merged, 60) - logits(own.model, 60)).abs().max() < 1e-4
 
     def gradient(again, meanwhile):
@@ -104,12 +104,12 @@ def test_compiled_layers_are_compiled_once_for_all_lengths(policy):
         graphs.append(graph)
         return graph.forward
 
-    layer = next(m for m in policy("llama4").model.modules() if getattr(getattr(m, "self_attn", 0), "grows_by_position", False))
+    layer = next(m for m in policy("llama4").model.modules() if getattr(getattr(m, "self_attn", 0), "scales_by_position", False))
     torch._dynamo.reset()
     run = torch.compile(layer.forward, backend=counting, dynamic=True)
     counts = []
     for length in (20, 23, 31, 37):
-        row_lengths._tell_positions(layer, (), {"position_ids": torch.arange(length)[None]})
+        row_lengths._note_positions(layer, (), {"position_ids": torch.arange(length)[None]})
         with torch.no_grad():
             run(torch.randn(1, length, 64), attention_mask=None, position_embeddings=torch.ones(1, length, 8, dtype=torch.cfloat))
         counts.append(len(graphs))

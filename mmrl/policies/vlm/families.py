@@ -22,7 +22,7 @@ from mmrl.policies.vlm.capabilities import UNKNOWN, Capabilities
 from mmrl.policies.vlm.logits import Logits
 from mmrl.policies.vlm.packed_rows import PackedRows, packed_rows, padded_rows
 from mmrl.policies.vlm.recurrent import share_states
-from mmrl.policies.vlm.row_lengths import make_independent
+from mmrl.policies.vlm.row_lengths import ignore_row_lengths
 from mmrl.policies.vlm.slices import at, indivisible, shared_pass
 
 _VISION_SETTING = re.compile(r"(image|video|vision|audio|boi|eoi|fake|global).*token.*(id|index)$")
@@ -58,7 +58,7 @@ class Family:
         """capabilities: of another model with this configuration; by default the slow way is taken until `use` is called."""
         self.model = model
         self.processor = processor
-        make_independent(model)
+        ignore_row_lengths(model)
         self.use(capabilities)
 
     def use(self, capabilities: Capabilities) -> None:

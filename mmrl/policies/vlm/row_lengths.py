@@ -24,18 +24,19 @@ FIXED = "fixed"
 """A type of rotary embeddings that transformers doesn't know, so that it leaves the frequencies alone."""
 
 
-def make_independent(model: Any) -> None:
+def ignore_row_lengths(model: Any) -> None:
     """Make a model's numbers independent of its rows' lengths. Nothing happens to a model that was made so, or needn't be."""
     for module in model.modules():
         _fix_frequencies(module)
         attention: Any = getattr(module, "self_attn", None)
         if getattr(attention, "attn_temperature_tuning", False) and not attention.use_rope:
-            attention.attn_temperature_tuning, attention.grows_by_position = False, True
-            module.register_forward_pre_hook(_tell_positions, with_kwargs=True)
-        if getattr(attention, "grows_by_position", False):
-            hooks = attention.q_proj._forward_hooks.values()
-            if not any(getattr(hook, "func", None) is _grow for hook in hooks):  # or adapters were merged, which leaves it behind
-                attention.q_proj.register_forward_hook(partial(_grow, attention.floor_scale, attention.attn_scale))
+            attention.attn_temperature_tuning, attention.scales_by_position = False, True
+            module.register_forward_pre_hook(_note_positions, with_kwargs=True)
+        if getattr(attention, "scales_by_position", False):
+            hooks = attention.q_proj._forward_hooks.values()  # merging adapters leaves it behind
+            if not any(getattr(hook, "func", None) is _scale_queries for hook in hooks):
+                scale = partial(_scale_queries, attention.floor_scale, attention.attn_scale)
+                attention.q_proj.register_forward_hook(scale)
 
 
 def _fix_frequencies(module: Any) -> None:
@@ -62,12 +63,12 @@ _POSITIONS_BS: ContextVar[torch.Tensor] = ContextVar("positions")
 """Of the tokens that a layer is given: a variable of the context, which a layer that is computed again has as it was."""
 
 
-def _tell_positions(layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _note_positions(layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     _POSITIONS_BS.set(kwargs["position_ids"])
 
 
 @torch.compiler.disable  # compiled, it would be compiled anew for each length
-def _grow(floor_scale: float, attn_scale: float, projection: Any, args: Any, queries_BSQ: torch.Tensor) -> torch.Tensor:
+def _scale_queries(floor_scale: float, attn_scale: float, projection: Any, args: Any, queries_BSQ: torch.Tensor) -> torch.Tensor:
     """The queries [B, S, heads * width], scaled as transformers' Llama4TextAttention does it behind this projection: nothing is
     in between in a layer without rotary embeddings."""
     far_BS = torch.floor((_POSITIONS_BS.get().float() + 1) / floor_scale)
