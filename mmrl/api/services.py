@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from mmrl.api.simulators.types import ActionSpec, Demonstration, TrajectoryData
     from mmrl.api.types import Message, Prompt
 
-Dtype = Literal["auto", "float32", "bfloat16"]
-"""`auto`: bfloat16 on a GPU, float32 elsewhere."""
+Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+"""`auto`: bfloat16 on a GPU that has it, float32 elsewhere."""
 
 
 def screens_of(id: str, options: Mapping[str, Any] | None = None) -> Screens:

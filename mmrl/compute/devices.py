@@ -62,11 +62,10 @@ def why_no_gpu() -> str:
 
 def prepare_device(device: str, dtype: str) -> None:
     """Try a GPU before anything is loaded onto it. Convolutions in float32 become as exact as on a CPU: torch would round
-    their input to 10 bits. Products of 16 bits are summed in float32 only: torch would sum the parts of long ones in 16
-    bits, with few rows more often, so that a sampler differed from its learner. cuDNN's attention, which torch prefers on
-    an H100, is not used: it gives rows of a mask that see nothing other numbers than torch's own kernels, which give 0
-    (seen with torch 2.11). FlashAttention 3 is used where it is installed. Raises UserError if it can't compute, or not in
-    the policy's dtype."""
+    their input to 10 bits. Products of 16 bits are summed in float32 (`sum_in_float32`). cuDNN's attention, which torch
+    prefers on an H100, is not used: it gives rows of a mask that see nothing other numbers than torch's own kernels, which
+    give 0 (seen with torch 2.11). FlashAttention 3 is used where it is installed. Raises UserError if it can't compute, or
+    not in the policy's dtype."""
     if not device.startswith("cuda"):
         return
     if why := refusal(device):
@@ -78,10 +77,16 @@ def prepare_device(device: str, dtype: str) -> None:
             '"float32"'
         )
     torch.backends.cudnn.allow_tf32 = False
-    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
-    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+    sum_in_float32()
     torch.backends.cuda.enable_cudnn_sdp(False)
     use_flash_attention(device)
+
+
+def sum_in_float32() -> None:
+    """Sum products of 16 bits in float32 only, on GPUs, in this process: torch would sum the parts of long ones in 16 bits, with
+    few rows more often, so that a sampler differed from its learner."""
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
 
 
 def refusal(device: str) -> str:

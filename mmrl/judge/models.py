@@ -17,6 +17,7 @@ import torch
 from mmrl.api.errors import UserError, shorten
 from mmrl.api.tasks.option_checks import check_integer
 from mmrl.api.types import Message, Prompt
+from mmrl.compute.devices import has_bfloat16
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.vlm.processing import PromptInputs
 from mmrl.policies.vlm.vlm import VLM
@@ -24,8 +25,9 @@ from mmrl.rollout.generate.local import LocalGenerator
 from mmrl.rollout.generate.processor import LogitsProcessor
 from mmrl.rollout.generate.sampling import SamplingParams
 
-Dtype = Literal["auto", "float32", "bfloat16"]
-"""`auto`: bfloat16 on a GPU, float32 elsewhere."""
+Given = Literal["float32", "bfloat16", "float16"]
+Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+"""`auto`: bfloat16 on a GPU that has it, float32 elsewhere."""
 TINY = "tiny"
 """A small random model, for tests."""
 NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?")
@@ -144,7 +146,7 @@ def vision_language(
 
 
 @functools.lru_cache(maxsize=8)
-def _policy(model: str, device: str, dtype: Literal["float32", "bfloat16"], max_pixels: int | None) -> VLM:
+def _policy(model: str, device: str, dtype: Given, max_pixels: int | None) -> VLM:
     """Verifiers with the same model share it."""
     policy = VLM(PolicyConfig(model=model, dtype=dtype, max_pixels=max_pixels), device=device, seed=0)
     policy.model.requires_grad_(False)
@@ -234,11 +236,11 @@ def _named(model: str, family: str) -> str:
     return f"{TINY}:{family}" if model == TINY else model
 
 
-def dtype_of(dtype: Dtype, device: str) -> Literal["float32", "bfloat16"]:
+def dtype_of(dtype: Dtype, device: str) -> Given:
     """The dtype of a model for verifiers on a device."""
     if dtype != "auto":
         return dtype
-    return "bfloat16" if device.startswith("cuda") else "float32"
+    return "bfloat16" if device.startswith("cuda") and has_bfloat16(device) else "float32"
 
 
 def _of_model(error: UserError) -> UserError:

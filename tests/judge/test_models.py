@@ -17,6 +17,7 @@ from mmrl.judge.models import (
     check_contrastive,
     check_vision_language,
     contrastive,
+    dtype_of,
     resolve_device,
     vision_language,
 )
@@ -174,6 +175,26 @@ def test_what_is_refused_without_loading(tmp_path):
             assert wanted in str(error.value) and "\n" not in str(error.value) and "policy" not in str(error.value)
         check("some/hub-name")
         check("tiny")
+
+
+@pytest.mark.parametrize(
+    ("device", "capability", "wanted"), [("cpu", (9, 0), "float32"), ("cuda", (8, 0), "bfloat16"), ("cuda:0", (7, 5), "float32")]
+)
+def test_a_judge_computes_in_bfloat16_where_the_gpu_has_it(device, capability, wanted, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    assert dtype_of("auto", device) == wanted
+    assert dtype_of("float16", device) == "float16"
+
+
+def test_a_judge_in_float16_answers_nearly_the_same(asked):
+    half = vision_language(FAMILY, device="cpu", dtype="float16")
+    assert half.policy.model.dtype == torch.float16
+    torch.testing.assert_close(
+        half.answer_probabilities(QUESTIONS, ("yes", "no")),
+        asked.answer_probabilities(QUESTIONS, ("yes", "no")),
+        atol=3e-3,
+        rtol=0,
+    )
 
 
 def test_devices():

@@ -50,9 +50,15 @@ def test_two_processes_share_the_model_and_say_what_the_learner_says(policy, gen
     assert len(generator.engine.model_executor.workers) == 2 and not torch.distributed.is_initialized()
     heads = generator.engine.collective_rpc(_heads)
     assert heads == [policy.model.config.get_text_config().num_attention_heads // 2] * 2, "half of them each"
+    assert generator.engine.collective_rpc(_sums_in_16_bits) == [False, False]
     _, groups, gap = sampled(policy, generator, varied(clip, 24), 0.7, seed=3)
     assert len(gap) > 200 and gap.mean() < GAP and gap.max() < 10 * GAP
     assert not policy.banned & {t for g in groups for s in g for t in s.token_ids}
+
+
+def _sums_in_16_bits(worker):
+    products = torch.backends.cuda.matmul
+    return products.allow_bf16_reduced_precision_reduction or products.allow_fp16_reduced_precision_reduction
 
 
 def _heads(worker):

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from vllm.v1.sample.logits_processor import LogitsProcessor
 
+from mmrl.compute.devices import sum_in_float32
 from mmrl.rollout.generate.broadcast import Group, Load, Meeting
 from mmrl.rollout.generate.weights import Named, Place, open_shared
 
@@ -16,6 +17,7 @@ class Banned(LogitsProcessor):
     """Keeps ids from being sampled: those that `additional_config["mmrl_banned"]` names."""
 
     def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
+        sum_in_float32()  # a worker that is a process of its own knows nothing of the learner's
         self.ids = torch.tensor(vllm_config.additional_config["mmrl_banned"], device=device)
 
     def apply(self, logits: torch.Tensor) -> torch.Tensor:

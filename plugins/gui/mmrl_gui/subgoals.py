@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from mmrl import Case, Conversation, Score, UserError, user_message
-from mmrl.api.services import check_vision_language, vision_language
+from mmrl.api.services import Dtype, check_vision_language, vision_language
 from mmrl_gui.actions import NoAction, read, write
 from mmrl_gui.coordinates import Numbers, numbers_of
 
@@ -51,14 +51,14 @@ class Subgoals:
         above: float = 0.5,
         question: str = "",
         device: str = "auto",
-        dtype: Literal["auto", "float32", "bfloat16"] = "auto",
+        dtype: Dtype = "auto",
         batch_size: int = 16,
         max_pixels: int | None = None,
     ) -> None:
         """model: a folder, a hub name, or tiny. above: a sub-goal is reached if the probability of yes, among yes and no, is
         higher. question: a yes/no question with {subgoal} in it, and {action} for the action; mmrl's own when empty.
-        device: auto, cpu, cuda. dtype: auto, float32 or bfloat16. batch_size: questions answered at once. max_pixels: larger
-        pictures are reduced."""
+        device: auto, cpu, cuda. dtype: auto, float32, bfloat16 or float16. batch_size: questions answered at once. max_pixels:
+        larger pictures are reduced."""
         self.check({}, model=model, above=above, question=question, device=device, batch_size=batch_size)
         self.question, self.above = question or QUESTION, above
         self.model = vision_language(model, device=device, dtype=dtype, batch_size=batch_size, max_pixels=max_pixels)

@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from mmrl import Case, Message, Score, Trajectory, UserError, user_message
-from mmrl.api.services import check_vision_language, vision_language
+from mmrl.api.services import Dtype, check_vision_language, vision_language
 from mmrl.api.tasks.option_checks import check_integer
 from mmrl_robotics.references import FRAMES, References, about_progress
 
@@ -44,14 +44,14 @@ class Judge:
         frames: int = 1,
         camera: str = "",
         device: str = "auto",
-        dtype: Literal["auto", "float32", "bfloat16"] = "auto",
+        dtype: Dtype = "auto",
         batch_size: int = 16,
         max_pixels: int | None = None,
     ) -> None:
         """model: a folder, a hub name, or tiny. question: a yes/no question with {instruction} in it; mmrl's own when empty.
         frames: number of pictures, evenly spread over the episode; 1 is the final one. camera: its name; the first when empty.
-        device: auto, cpu, cuda. dtype: auto, float32 or bfloat16. batch_size: questions answered at once. max_pixels: larger
-        pictures are shrunk."""
+        device: auto, cpu, cuda. dtype: auto, float32, bfloat16 or float16. batch_size: questions answered at once. max_pixels:
+        larger pictures are shrunk."""
         self.check({}, model=model, question=question, frames=frames, camera=camera, device=device, batch_size=batch_size)
         self.question, self.frames, self.camera = question or (DONE if frames == 1 else WATCHED), frames, camera
         self.model = vision_language(model, device=device, dtype=dtype, batch_size=batch_size, max_pixels=max_pixels)
@@ -99,7 +99,7 @@ class Progress:
         reference: Mapping[str, Any] | None = None,
         camera: str = "",
         device: str = "auto",
-        dtype: Literal["auto", "float32", "bfloat16"] = "auto",
+        dtype: Dtype = "auto",
         batch_size: int = 16,
         max_pixels: int | None = None,
     ) -> None:
@@ -108,8 +108,8 @@ class Progress:
         minus 1. question: about two pictures, with {instruction} in it; mmrl's own when empty. reference: a table with the id of
         a task, whose expert's episode with the same goal is shown before the pair; optionally with the number of episodes that
         are played, of frames that are shown, camera, goal_pattern (see robotics/progress-pairs) and that task's options. camera:
-        its name; the first when empty. device: auto, cpu, cuda. dtype: auto, float32 or bfloat16. batch_size: questions answered
-        at once. max_pixels: larger pictures are shrunk."""
+        its name; the first when empty. device: auto, cpu, cuda. dtype: auto, float32, bfloat16 or float16. batch_size: questions
+        answered at once. max_pixels: larger pictures are shrunk."""
         asked: dict[str, Any] = {"every": every, "says": says, "question": question, "reference": reference, "camera": camera}
         self.check({}, model=model, **asked, device=device, batch_size=batch_size)
         self.references = None if reference is None else References(reference)

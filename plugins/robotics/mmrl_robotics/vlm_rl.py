@@ -8,12 +8,12 @@ T calls, D numbers of an embedding.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
 from mmrl import Case, Score, Trajectory, UserError
-from mmrl.api.services import check_contrastive, contrastive
+from mmrl.api.services import Dtype, check_contrastive, contrastive
 from mmrl_robotics.looking import check_cameras, formatted, instruction, pictures
 
 COLUMNS = 3
@@ -37,7 +37,7 @@ class Contrast:
         columns: Sequence[int] = (0, 1, 2),
         camera: str = "",
         device: str = "auto",
-        dtype: Literal["auto", "float32", "bfloat16"] = "auto",
+        dtype: Dtype = "auto",
         batch_size: int = 64,
     ) -> None:
         """model: the folder or hub name of a CLIP, or tiny. goal: description of a picture in which all is well; {instruction}
@@ -45,7 +45,7 @@ class Contrast:
         the goal and to what is to be avoided. low, high: their difference at which the car should stand, and drive at its target
         speed. columns: where in the simulator's state are the speed in units of the target speed, how well the car keeps its way
         from 0 to 1, and the simulator's own reward. camera: its name; the first when empty. device: auto, cpu, cuda. dtype:
-        auto, float32 or bfloat16. batch_size: pictures encoded at once."""
+        auto, float32, bfloat16 or float16. batch_size: pictures encoded at once."""
         self.check(
             {},
             model=model,

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
 from mmrl import Case, Score, UserError
-from mmrl.api.services import check_contrastive, contrastive
+from mmrl.api.services import Dtype, check_contrastive, contrastive
 from mmrl_robotics.looking import check_cameras, formatted, instruction, pictures
 
 
@@ -29,14 +29,14 @@ class Closeness:
         alpha: float = 0.0,
         camera: str = "",
         device: str = "auto",
-        dtype: Literal["auto", "float32", "bfloat16"] = "auto",
+        dtype: Dtype = "auto",
         batch_size: int = 64,
     ) -> None:
         """model: the folder or hub name of a CLIP, or tiny. goal: description of a picture at the goal, one text or several that
         are averaged; {instruction} stands for the episode's. baseline: description of a picture before the goal. alpha: 0 to 1,
         strength of the projection onto the line from baseline to goal, which removes unrelated differences between pictures.
-        camera: its name; the first when empty. device: auto, cpu, cuda. dtype: auto, float32 or bfloat16. batch_size: pictures
-        encoded at once."""
+        camera: its name; the first when empty. device: auto, cpu, cuda. dtype: auto, float32, bfloat16 or float16. batch_size:
+        pictures encoded at once."""
         self.check(
             {}, model=model, goal=goal, baseline=baseline, alpha=alpha, camera=camera, device=device, batch_size=batch_size
         )
