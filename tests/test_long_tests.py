@@ -28,6 +28,12 @@ def test_a_function_is_as_long_as_its_average_case_on_all_processes(tmp_path):
     assert found == {"p/b.py::test_z": 0.21, "tests/a.py::test_unmeasured": 3.0, "tests/a.py::test_x": 0.82}
 
 
+def test_what_is_no_longer_in_its_file_is_gone(tmp_path):
+    (tmp_path / "it.py").write_text("class TestAll:\n    def test_kept(self): ...\n")
+    names = ["it.py::TestAll::test_kept", "it.py::test_kep", "it.py::test_gone", "gone.py::test_kept"]
+    assert [name for name in names if long_tests.is_there(name, tmp_path)] == names[:1]
+
+
 @pytest.fixture
 def files(pytester, monkeypatch):
     pytester.makeconftest("import long_tests\ndef pytest_configure(config):\n    config.pluginmanager.register(long_tests)")

@@ -235,6 +235,7 @@ def general(metrics: Mapping[str, float]) -> set[str]:
     return {key.replace("task/shades/name/", "task/<task>/").replace("shades/exact", "<verifier id>") for key in metrics}
 
 
+@pytest.mark.always
 def test_metrics(run: Path, full: Path, acted: Path, ahead: Path, remembered: Path, improved: Path) -> None:
     beside = general(read_run(ahead).steps[1]["metrics"])
     sft, rl = (general(row["metrics"]) for row in read_run(run).steps)

@@ -209,6 +209,7 @@ def test_a_run_that_acts_goes_on_in_one_process(folder, alone, played):
     assert learners.differences(alone["acts, vla"], again, sampled=False) == []
 
 
+@pytest.mark.always
 def test_shards_are_written_by_all(folder, resumed):
     """Each a file, of half of what is there."""
     checkpoints = folder / "two" / "shards" / "run" / "checkpoints"

@@ -23,6 +23,7 @@ def shown():
     return found
 
 
+@pytest.mark.always
 @pytest.mark.parametrize(("video", "most_mb"), [(False, 100), (False, 0), (True, 200), (True, 0)])
 def test_lerobot_reads_what_was_recorded(shown, tmp_path, monkeypatch, video, most_mb):
     """With all episodes in one file, and with a file for each."""

@@ -4,8 +4,9 @@
     python tests/support/long_tests.py FOLDER
 
 The first command writes the seconds of each test into the folder, the second writes `tests/long.json` from them: the functions
-whose cases take more than `LONG_S` on average on a quiet machine, with these seconds. At collection they get the mark `long`,
-unless they are marked `everyday`, and `make test` leaves them out. A new test is short until it is measured.
+whose cases take more than `LONG_S` on average on a quiet machine, with these seconds; it drops those that are gone. At
+collection they get the mark `long`, unless they are marked `everyday`, and `make test` leaves them out. A new test is short until
+it is measured.
 
 CI runs some of the long tests: of a function with many cases as many as take `CASES_S` seconds, spread evenly over their list,
 and two at least if one takes less; of these, in each file, the shortest that together take `FILE_S` seconds, and those marked
@@ -25,7 +26,7 @@ import pytest
 
 LONG_S = 0.15
 CASES_S = 8
-FILE_S = 20
+FILE_S = 12
 UNKNOWN_S = 5
 """Of a test that is marked `slow` and wasn't measured, as it was skipped where others were."""
 LIST = Path(__file__).parents[1] / "long.json"
@@ -96,6 +97,13 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     return answer
 
 
+def is_there(function: str, root: Path = LIST.parents[1]) -> bool:
+    """Whether a function of the list, `file::name` or `file::Class::name`, is still in its file."""
+    path, *_, name = function.split("::")
+    file = root / path
+    return file.is_file() and f"def {name}(" in file.read_text("utf-8")
+
+
 def seconds_of(folder: Path, before: Mapping[str, float]) -> dict[str, float]:
     """Function -> seconds of its average case, of those that are long; sorted. before: the same as it was, for functions that the
     folder knows nothing of. The longest case says less: it may be the first one, which pays for imports that all need."""
@@ -110,5 +118,6 @@ def seconds_of(folder: Path, before: Mapping[str, float]) -> dict[str, float]:
 
 if __name__ == "__main__":
     measured = seconds_of(Path(sys.argv[1]), json.loads(LIST.read_text("utf-8")))
+    measured = {function: seconds for function, seconds in measured.items() if is_there(function)}
     LIST.write_text(json.dumps(measured, indent=0) + "\n", "utf-8")
     print(f"{len(measured)} tests take more than {LONG_S} s a case")

@@ -81,6 +81,7 @@ def test_text_is_typed_and_a_dead_process_loses_its_episode(task):
     again.close()
 
 
+@pytest.mark.always
 @pytest.mark.slow
 @needs_browsergym
 @needs_chromium

@@ -86,6 +86,7 @@ def test_jpegs_keep_their_bytes_unless_they_lie_on_their_side(tmp_path):
     assert _image(str(turned)).size == (4, 8) and _image(grey).mode == "RGB"
 
 
+@pytest.mark.always
 def test_verl_s_scores(tmp_path):
     row, other = rows_of("verl", tmp_path / "a.parquet", n=2)
     call = lambda text, of=row, **more: verl.compute_score("mmrl:peers/shade", text, "", of["extra_info"], **more)  # noqa: E731

@@ -131,6 +131,7 @@ def test_bad_actions_are_refused(task):
     envs.close()
 
 
+@pytest.mark.always
 @pytest.mark.slow
 def test_ppo_of_stable_baselines_trains(task):
     sb3 = pytest.importorskip("stable_baselines3")

@@ -39,6 +39,7 @@ def test_answers_are_scored_and_a_missing_score_is_left_out(plugin, tmp_path):
     assert found["means"]["reward"] == 0.75 and found["means"]["peers/exact"] == 0.5 and found["unscored"] == 1
 
 
+@pytest.mark.always
 def test_an_environment_is_played_in_turns(plugin, tmp_path):
     found = evaluated(plugin, tmp_path, "peers/guess", max_turns=3)
     assert found["errors"] == []

@@ -206,6 +206,7 @@ def test_two_steps_of_grpo(folder, monkeypatch):
     assert any(not w.equal(before[name]) for name, w in running.model.named_parameters())
 
 
+@pytest.mark.always
 @pytest.mark.slow
 def test_two_steps_of_grpo_in_environments(folder):
     """TRL's own loop of tools plays the episodes, pictures in the replies included; only what the model says is written here."""

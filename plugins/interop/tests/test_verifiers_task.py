@@ -88,6 +88,7 @@ class TestSingleTurn:
         assert sorted(starts["train"] + starts["test"]) == list(range(20)) and 1 < len(starts["test"]) < 12
         task.worlds.close()
 
+    @pytest.mark.always
     def test_it_is_scored_by_the_judge(self):
         with mmrl.open_task("interop/verifiers", {"taskset": "shades-vf", **THERE}) as task:
             episode = task.episode(task.prompts("train")[0])
