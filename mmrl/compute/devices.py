@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import warnings
+from collections.abc import Iterator
 
 import torch
 
@@ -129,3 +131,10 @@ def remark(device: str) -> str:
     if held := held_by_others(device):
         return f"other processes hold {held / 2**30:.1f} GiB of its memory: nvidia-smi lists them"
     return "" if has_bfloat16(device) else 'it computes in bfloat16 only by emulation: use policy.dtype = "float16" or "float32"'
+
+
+@contextlib.contextmanager
+def current_gpu(device: torch.device) -> Iterator[None]:
+    """Context in which a GPU is the current one, which each thread has to say for itself; nothing on a CPU."""
+    with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
+        yield

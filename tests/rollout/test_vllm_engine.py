@@ -329,14 +329,32 @@ def test_on_a_gpu_it_is_given_a_share_of_it_and_can_sleep(policy):
     assert arguments(gpu(policy), sleep_mode=False)["enable_sleep_mode"] is False
 
 
-def test_it_is_spread_over_gpus_next_to_each_other(policy, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
-    for own, wanted in ((0, [0, 1]), (1, [2, 3])):
-        found = arguments(gpu(policy, own), tensor_parallel=2)
-        assert (found["tensor_parallel_size"], found["distributed_executor_backend"]) == (2, "mp")
-        assert found["device_ids"] == wanted
-    with pytest.raises(UserError, match=r"the vLLM of the learner on GPU 2 needs the GPUs 4 to 5, and there are 4: lower it"):
-        arguments(gpu(policy, 2), tensor_parallel=2)
+@pytest.mark.parametrize(
+    ("learners", "spread", "wanted"),
+    [(1, 2, [[0, 1]]), (2, 2, [[0, 2], [1, 3]]), (2, 3, [[0, 2, 3], [1, 4, 5]]), (3, 1, [[0], [1], [2]])],
+)
+def test_it_is_spread_over_gpus_of_which_no_other_learner_has_one(policy, monkeypatch, learners, spread, wanted):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: learners * spread)
+    monkeypatch.setattr(vllm_options, "has_separate_workers", lambda settings: True)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(learners))
+    found = [arguments(gpu(policy, own), tensor_parallel=spread) for own in range(learners)]
+    assert {(one["tensor_parallel_size"], one["distributed_executor_backend"]) for one in found} == {(spread, "mp")}
+    assert [one["device_ids"] for one in found] == wanted
+
+
+def test_it_is_not_spread_over_gpus_that_are_not_there(policy, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    with pytest.raises(UserError, match=r"the vLLM of the learner on GPU 1 needs the GPUs 1, 3, and there are 3: lower it"):
+        arguments(gpu(policy, 1), tensor_parallel=2)
+
+
+def test_it_is_on_the_gpu_of_its_learner(policy, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    assert arguments(gpu(policy, 1))["device_ids"] == [1]
+    assert arguments(gpu(policy, 1), tensor_parallel=1)["device_ids"] == [1]
+    assert "device_ids" not in arguments(gpu(policy))
 
 
 def test_on_a_cpu_it_has_a_gigabyte_and_no_gpu(policy):

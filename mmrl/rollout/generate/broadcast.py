@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import distributed
 
+from mmrl.compute.ray import variable
 from mmrl.rollout.generate.weights import Bucket, Named, Place, filled, weights_in
 
 PATIENCE_S = 300.0
@@ -143,10 +144,12 @@ _left: list[Any] = []
 
 def _backend(store: Any, rank: int, size: int, patience: datetime.timedelta, device: torch.device) -> Any:
     if device.type == "cuda":
-        torch.cuda.set_device(device)  # per thread
+        torch.cuda.set_device(torch.cuda.current_device() if device.index is None else device.index)  # per thread
         options = distributed.ProcessGroupNCCL.Options()
-        options._timeout = 4 * patience  # at which NCCL's watchdog would end the process; `Group.wait` is earlier
-        return distributed.ProcessGroupNCCL(store, rank, size, options)
+        options._timeout = 4 * patience
+        # `Group.wait` looks at errors and at the time; NCCL's watchdog would end the process for either
+        with variable("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0"):
+            return distributed.ProcessGroupNCCL(store, rank, size, options)
     return distributed.ProcessGroupGloo(store, rank, size, patience)
 
 
@@ -181,6 +184,8 @@ class WeightSender:
                 made.append(Group(meeting, 0, self.device, self._store))
             except WeightsLost as error:
                 made.append(error)
+            except Exception as error:  # noqa: BLE001  what is wrong here is told at once, and not that nobody joined
+                made.append(WeightsLost(f"{type(error).__name__}: {error}"))
 
         thread = threading.Thread(target=work, daemon=True)  # NCCL waits for its members without a deadline
         thread.start()

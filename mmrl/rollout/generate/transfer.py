@@ -6,7 +6,6 @@ broadcast keeps none, so such an engine gets the present weights at the next syn
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -18,6 +17,7 @@ import torch
 
 from mmrl.api.errors import UserError, shorten
 from mmrl.compute import ranks
+from mmrl.compute.devices import current_gpu
 from mmrl.config.sections import ComputeConfig
 from mmrl.policies.lora import is_adapter
 from mmrl.policies.shard import full_tensor
@@ -139,7 +139,7 @@ class BroadcastTransfer:
             self.sender.close()
 
     def _work(self, engines: Sequence[Any], version: int, before: Versions, now: Versions) -> None:
-        with ranks.use_group("weights"), _on(self.policy.device), torch.no_grad():
+        with ranks.use_group("weights"), current_gpu(self.policy.device), torch.no_grad():
             for left in range(self.settings.retries, -1, -1):
                 told = ranks.all_gather_object(self._attempt(engines, version, before, now))
                 faults = [fault for fault in told if fault is not None]
@@ -217,13 +217,6 @@ RESTARTED = "died"
 def _name(k: int) -> str:
     """An engine of this learner by its number among those of all learners."""
     return f"engine {ranks.rank() + k * ranks.world_size()}"
-
-
-@contextlib.contextmanager
-def _on(device: torch.device) -> Iterator[None]:
-    """Context of a thread: which GPU is the current one is a thread's own."""
-    with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
-        yield
 
 
 def engine_answers(asked: Sequence[Any], retries: int) -> list[Any]:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from mmrl.api.errors import UserError, shorten
+from mmrl.compute.devices import current_gpu
 from mmrl.config.sections import ComputeConfig
 from mmrl.policies.shard import reshard
 from mmrl.policies.vlm.processing import PromptInputs
@@ -56,7 +57,7 @@ class VllmGenerator:
         """Start vLLM and put it to sleep. Raises UserError if it isn't installed, or can't serve the model."""
         if self.engine is not None:
             return
-        with contextlib.ExitStack() as made, preserve_rng_state(self.policy.device):
+        with contextlib.ExitStack() as made, preserve_rng_state(self.policy.device), current_gpu(self.policy.device):
             folder = made.enter_context(tempfile.TemporaryDirectory(prefix="mmrl-vllm-"))
             self.engine, self.prompt = start_engine(self.policy, self.settings, self.batch_size, self.max_context, folder)
             self._apart = self.engine.vllm_config.parallel_config.distributed_executor_backend == "mp"
@@ -177,7 +178,7 @@ class VllmGenerator:
     def _working(self) -> Iterator[None]:
         """Context of calls of vLLM. Raises UserError if one of its processes died."""
         try:
-            with preserve_rng_state(self.policy.device):
+            with preserve_rng_state(self.policy.device), current_gpu(self.policy.device):
                 yield
         except Exception as error:
             if getattr(self.engine.model_executor, "is_failed", False):

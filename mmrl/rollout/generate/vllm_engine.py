@@ -47,6 +47,7 @@ def check_engine(policy: VLM, settings: ComputeConfig, batch_size: int, max_cont
     check_installed()
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"  # threads don't survive a fork
+    os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "0"  # on a GPU it is the default, and `Banned` is for the other one
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     if policy.device.type == "cpu":
         os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")  # otherwise each worker claims cores of its own

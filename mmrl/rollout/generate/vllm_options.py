@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import os
 import typing
 from collections.abc import Mapping
 from typing import Any
@@ -91,8 +92,10 @@ def _fixed(policy: VLM, settings: ComputeConfig, batch_size: int, max_context: i
         room = {"enable_chunked_prefill": False}
     if has_separate_workers(settings):
         room |= apart(settings)
-        if not on_cpu:
-            room["device_ids"] = devices(policy.device.index or 0, settings.tensor_parallel, torch.cuda.device_count())
+    own = policy.device.index or 0
+    if not on_cpu and (own or has_separate_workers(settings)):
+        learners = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        room["device_ids"] = devices(own, settings.tensor_parallel, learners, torch.cuda.device_count())
     return {
         "model": folder,
         "runner": "generate",
@@ -122,11 +125,14 @@ def apart(settings: ComputeConfig) -> dict[str, Any]:
     return {"tensor_parallel_size": settings.tensor_parallel, "distributed_executor_backend": "mp"}
 
 
-def devices(own: int, spread: int, present: int) -> list[int]:
-    """The `spread` GPUs of the engine of the learner on GPU `own`; those of a learner are next to each other."""
-    if (own + 1) * spread > present:
+def devices(own: int, spread: int, learners: int, present: int) -> list[int]:
+    """The `spread` GPUs of the engine of the learner on GPU `own`: that one, and others behind those of all learners of this
+    machine. On another learner's GPU, the engine would wake up while that one computes."""
+    first = max(learners, own + 1) + (own if learners > 1 else 0) * (spread - 1)
+    found = [own, *range(first, first + spread - 1)]
+    if found[-1] >= present:
         raise UserError(
-            f"compute.tensor_parallel = {spread}: the vLLM of the learner on GPU {own} needs the GPUs {own * spread} to "
-            f"{(own + 1) * spread - 1}, and there are {present}: lower it, or compute.learners"
+            f"compute.tensor_parallel = {spread}: the vLLM of the learner on GPU {own} needs the GPUs "
+            f"{', '.join(map(str, found))}, and there are {present}: lower it, or compute.learners"
         )
-    return list(range(own * spread, (own + 1) * spread))
+    return found

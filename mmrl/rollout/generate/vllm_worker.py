@@ -40,13 +40,13 @@ class Reloading:
 
     def mmrl_reload(self, weights: Iterable[Named]) -> None:
         """Load weights in place, by transformers' names; of a layer that vLLM fuses, all or none."""
+        _synchronize()  # vLLM has a stream for each thread: batches under way, and weights that another thread wrote
         self.model_runner.reload_weights(weights_iterator=iter(weights))
+        _synchronize()  # who reads them may do so on another stream, and the learner may write to a buffer again
 
     def mmrl_fetch(self, handles: Sequence[bytes], places: Sequence[Place]) -> None:
         """Load weights from the learner's `SharedWeights`, with this worker's own handle."""
         self.mmrl_reload(open_shared(handles[self.rank], places))
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()  # the learner may write there again
 
     def mmrl_join(self, meeting: Sequence[Any], first: int) -> None:
         """Join the group of a broadcast. meeting: of `Meeting`. first: rank there of the first worker."""
@@ -58,5 +58,8 @@ class Reloading:
         """Receive the next bucket of a broadcast, and load it in place. load: of `Load`."""
         assert self.mmrl_group is not None, "join first"
         self.mmrl_reload(self.mmrl_group.receive(Load(*load)))
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()  # the answer says that they have arrived
+
+
+def _synchronize() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
