@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import threading
 import warnings
 from collections.abc import Iterator
 
@@ -14,6 +15,9 @@ from mmrl.compute import ranks
 from mmrl.compute.flash_attention import use_flash_attention
 from mmrl.config.sections import PolicyConfig
 
+CAPTURING = threading.Lock()
+"""Held while a CUDA graph is captured, which fails if another thread waits for the device meanwhile, and by who waits for it
+beside a sampler."""
 OWN = 2**30
 """Bytes of a GPU's memory that a process without tensors may take: below, nobody else is said to hold any."""
 

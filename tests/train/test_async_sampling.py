@@ -28,6 +28,7 @@ class Stub:
     def __init__(self, work, refresh=lambda: None, renew=lambda at: None):
         self.source = SimpleNamespace(state=lambda: None, unsettled=list, settle=lambda told: None)
         self.prompts, self.work, self.refresh, self.renew = 2, work, refresh, renew
+        self.run = SimpleNamespace(policy=SimpleNamespace(device=torch.device("cpu")))
 
     def sample(self, prompts, at):
         return Sampled(groups=[], sampled=[], counts={"of": self.work(at)}, seconds={"generate": 0.0})

@@ -109,3 +109,27 @@ def test_forgetting():
             optimizer.forget()
             steps(optimizer, weights, 2, 4)
         assert same(dict(plain), dict(moved)) and same(one.state(), two.state())
+
+
+def test_means_are_dropped_after_the_copies_that_would_bring_them_back(monkeypatch):
+    weights = made(torch.float32)
+    optimizer = optimizer_of(weights, "adamw_8bit", True)
+    steps(optimizer, weights, 0, 1)
+    seen = []
+    monkeypatch.setattr(optimizer.offload, "wait", lambda: seen.append(any(x.any() for x in means(optimizer))))
+    optimizer.forget()
+    assert seen == [True] and not any(x.any() for x in means(optimizer))
+
+
+def means(optimizer):
+    return [state["state1"] for state in optimizer.rule.state.values() if "state1" in state]
+
+
+def test_memory_of_the_host_is_made_once(monkeypatch):
+    kept = []
+    like = offload.Offload._like
+    monkeypatch.setattr(offload.Offload, "_like", staticmethod(lambda value: kept.append(value.shape) or like(value)))
+    weights = made(torch.bfloat16)
+    optimizer = optimizer_of(weights, "adamw", True)
+    steps(optimizer, weights, 0, 4)
+    assert len(kept) == 3 * len(SHAPES), "a master and two means of each weight"

@@ -8,13 +8,16 @@ Graphs; vLLM and SGLang capture a graph for each of a list of batch sizes likewi
 
 from __future__ import annotations
 
+import functools
 import warnings
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from mmrl.api.errors import shorten
+from mmrl.compute.devices import CAPTURING, current_gpu
 from mmrl.policies.vlm import attention
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.rollout.generate.rooms import Memory, Room, tokens_of
@@ -30,21 +33,19 @@ Capture = Callable[[Callable[[], torch.Tensor], Callable[[], None]], Replay]
 class CudaCapture:
     """Captures with `torch.cuda.CUDAGraph`. The graphs share a memory pool: each is replayed when no other's logits are used."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
+        self.device, self.stream = device, _stream(device)
         self.pool = torch.cuda.graph_pool_handle()
-        self.stream = torch.cuda.Stream()
+        self.alive = weakref.WeakSet[Any]()
+        """The graphs of this pool."""
 
     def __call__(self, step: Callable[[], torch.Tensor], rewind: Callable[[], None]) -> Replay:
-        self.stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self.stream):  # the capture's own: cuBLAS has a handle for each stream
-            for _ in range(WARM_UPS):
-                step()
-                rewind()
-        torch.cuda.current_stream().wait_stream(self.stream)
-        graph = torch.cuda.CUDAGraph()
-        # a learner's thread may allocate memory meanwhile
-        with torch.cuda.graph(graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"):
-            logits_NV = step()
+        with current_gpu(self.device), CAPTURING:
+            own = torch.cuda.current_stream()
+            try:
+                logits_NV, graph = self._captured(step, rewind, own)
+            finally:
+                torch.cuda.set_stream(own)  # a capture that fails leaves its own
 
         def replay() -> torch.Tensor:
             graph.replay()
@@ -52,13 +53,39 @@ class CudaCapture:
 
         return replay
 
+    def _captured(self, step: Callable[[], torch.Tensor], rewind: Callable[[], None], own: Any) -> tuple[torch.Tensor, Any]:
+        self.stream.wait_stream(own)
+        try:
+            with torch.cuda.stream(self.stream):  # the capture's own: cuBLAS has a handle for each stream
+                for _ in range(WARM_UPS):
+                    step()
+                    rewind()
+        finally:
+            own.wait_stream(self.stream)
+        if not self.alive:  # a pool whose last graph is gone takes no other as long as a tensor of it is held
+            self.pool = torch.cuda.graph_pool_handle()
+        graph = torch.cuda.CUDAGraph()
+        # a learner's thread may allocate memory meanwhile
+        with torch.cuda.graph(graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"):
+            logits_NV = step()
+        self.alive.add(graph)
+        return logits_NV, graph
+
+
+@functools.cache
+def _stream(device: torch.device) -> Any:
+    """The stream of all captures on a device: cuBLAS keeps memory for each stream that it was used on."""
+    return torch.cuda.Stream(device)
+
 
 class DecodeGraphs:
     """The rooms of a sampler and the graphs of their steps."""
 
-    def __init__(self, policy: VLM, batch_size: int, make_capture: Callable[[], Capture] = CudaCapture) -> None:
-        """batch_size: rows are decoded by this many, or by a half, a quarter, ... of it, rounded up."""
-        self.policy, self.batch_size, self.make_capture = policy, batch_size, make_capture
+    def __init__(self, policy: VLM, batch_size: int, make_capture: Callable[[], Capture] | None = None) -> None:
+        """batch_size: rows are decoded by this many, or by a half, a quarter, ... of it, rounded up. make_capture: None captures
+        on the policy's GPU."""
+        self.policy, self.batch_size = policy, batch_size
+        self.make_capture = make_capture or functools.partial(CudaCapture, policy.device)
         self.failure = ""
         """Why nothing can be captured, once that is known."""
         self.unfit: str | None = None

@@ -89,7 +89,7 @@ class RoomRows(Rows):
 
     def again(self, tokens_NT: torch.Tensor) -> torch.Tensor:
         """See `Rows.again`. The cache has no fixed shape until the next token is fed."""
-        self.room, self._shared = None, False
+        self.room, self.from_N, self._shared = None, None, False
         return super().again(tokens_NT)
 
 

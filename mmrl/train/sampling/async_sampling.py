@@ -20,6 +20,7 @@ from typing import Any
 
 from mmrl.api.types import Rollout
 from mmrl.compute import ranks
+from mmrl.compute.devices import current_gpu
 from mmrl.data.stream import GroupOutcome
 from mmrl.train.metrics import StepTimer
 from mmrl.train.position import StepIndex
@@ -98,7 +99,7 @@ class AsyncSampler:
         if self.closed:
             raise RuntimeError("the sampler is closed")
         self.sampler.source.settle(told)
-        with ranks.use_group("ahead"):
+        with ranks.use_group("ahead"), current_gpu(self.sampler.run.policy.device):
             return self.sampler.sample(prompts, at), self.sampler.source.state()
 
     def sleep(self) -> None:

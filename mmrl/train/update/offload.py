@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
+from mmrl.compute.devices import CAPTURING
 from mmrl.train.update.rules import TABLES, Rule
 
 AT_ONCE = 2**27
@@ -20,6 +21,7 @@ class Offload:
     def __init__(self, rule: Rule, masters: Sequence[torch.Tensor]) -> None:
         """masters: those that aren't the weights themselves."""
         self.rule = rule
+        self.device: torch.device = rule.param_groups[0]["params"][0].device
         self.masters = {id(master): self._like(master) for master in masters}
         self.states: dict[tuple[int, str], torch.Tensor] = {}
         self.leave(masters)
@@ -73,7 +75,9 @@ class Offload:
                 # a count is no tensor or of one number; paged tensors leave a full device by themselves
                 if key in TABLES or not torch.is_tensor(value) or value.ndim == 0 or value.device != weight.device:
                     continue
-                host = self.states.setdefault((id(weight), key), self._like(value))
+                host = self.states.get((id(weight), key))
+                if host is None:
+                    host = self.states[id(weight), key] = self._like(value)
                 host.copy_(value, non_blocking=True)
                 held[key] = host
 
@@ -83,8 +87,9 @@ class Offload:
 
     def wait(self) -> None:
         """Wait for copies to the host."""
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
+        if self.device.type == "cuda":
+            with CAPTURING:
+                torch.cuda.synchronize(self.device)
 
     @staticmethod
     def _like(value: torch.Tensor) -> torch.Tensor:

@@ -13,6 +13,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn import Parameter
 
 from mmrl.api.errors import UserError
+from mmrl.compute.devices import CAPTURING
 from mmrl.config.parts import entry, part_of
 from mmrl.config.sections import CriticConfig, Training
 from mmrl.policies.shard import distribute_like, full_tensor
@@ -112,6 +113,8 @@ class Optimizer:
 
     def forget(self) -> None:
         """Drop the rule's running means, as if the optimiser were new (Liu et al., ProRL, section 3, arXiv 2505.24864)."""
+        if self.offload:
+            self.offload.wait()  # a copy that is under way would bring them back
         forget(self.rule)
 
     def forget_blank(self) -> None:
@@ -146,7 +149,8 @@ class Optimizer:
         self.steps += 1  # before the step, so that an interrupt during it is noticed
         for piece in self.offload.pieces(self.masters) if self.offload else [self.masters]:
             with self._here(piece):
-                self.rule.step()
+                with CAPTURING:  # bitsandbytes waits for the device
+                    self.rule.step()
                 self._follow(piece, only_critic)
         self.clear()
         found = {"grad_norm": norm, "learning_rate": learning_rate(self.stage, step)}
