@@ -1,6 +1,8 @@
 """Weights that are broadcast in buckets: a sender and its receivers as threads, over gloo."""
 
 import concurrent.futures
+import datetime
+import os
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -8,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch import distributed
 
 from mmrl.api.errors import UserError
 from mmrl.config.sections import ComputeConfig, LoraConfig, PolicyConfig
@@ -257,3 +260,32 @@ def test_an_engine_that_was_restarted_gets_all_weights_in_a_new_group_and_is_nam
         way.wait()
     assert way.behind()
     way.close()
+
+
+@pytest.mark.parametrize(("device", "index"), [("cuda", 3), ("cuda:1", 1)])
+def test_nccl_has_the_learners_gpu_and_leaves_errors_to_the_group(device, index, monkeypatch):
+    """NCCL's watchdog would end the process at an error; torch takes no GPU without an index."""
+    seen = []
+
+    class Nccl:
+        Options = SimpleNamespace
+
+        def __init__(self, store, rank, size, options):
+            seen.append(os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"])
+
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    monkeypatch.setattr(torch.cuda, "set_device", seen.append)
+    monkeypatch.setattr(distributed, "ProcessGroupNCCL", Nccl, raising=False)
+    monkeypatch.delenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", raising=False)
+    broadcast._backend(None, 0, 2, datetime.timedelta(seconds=1), torch.device(device))
+    assert seen == [index, "0"] and "TORCH_NCCL_ASYNC_ERROR_HANDLING" not in os.environ
+
+
+def test_a_sender_that_can_not_join_says_why_at_once(monkeypatch):
+    def refusing(*_):
+        raise ValueError("Expected a torch.device with a specified index")
+
+    monkeypatch.setattr(broadcast, "_backend", refusing)
+    sender = WeightSender("127.0.0.1", 1024, torch.device("cpu"))
+    with pytest.raises(WeightsLost, match=r"ValueError: Expected a torch\.device"):
+        sender.join(sender.meet(1))

@@ -155,6 +155,21 @@ def test_devices_are_divided_by_what_they_do():
         predict(run_file(compute=apart), MACHINE, gpus=4)
 
 
+@pytest.mark.parametrize(
+    ("share", "placement", "cure"),
+    [
+        (0.4, "separate", ""),
+        (0.95, "colocated", ""),
+        (0.95, "separate", "lower compute.gpu_memory_utilization, or set compute.placement"),
+        (0.05, "separate", "raise compute.gpu_memory_utilization or compute.tensor_parallel"),
+    ],
+)
+def test_an_engine_holds_the_model_twice_where_it_has_a_device_of_its_own(share, placement, cure):
+    compute = {"sampler": "vllm", "placement": placement, "gpu_memory_utilization": share}
+    plan = predict(run_file(compute=compute), MACHINE)
+    assert plan.engine_fits == (not cure) and cure in plan.engine_fault and plan.as_json()["engine_fits"] == plan.engine_fits
+
+
 def test_what_is_supposed_stays_within_the_run_file():
     config = run_file(generate={"max_tokens": 100})
     model = find_shapes(config.policy)

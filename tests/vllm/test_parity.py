@@ -70,6 +70,12 @@ def test_log_probabilities_are_the_learners(policy, generator, clip, temperature
         assert sum(same) >= 0.9 * len(same), "ties apart, the likeliest token is the likeliest"
 
 
+def test_a_gpu_would_take_the_runner_that_knows_our_processor_of_logits(generator, monkeypatch):
+    """Without being told it takes another, which a CPU doesn't have, as that needs Triton."""
+    monkeypatch.setattr("vllm.config.vllm.HAS_TRITON", True)
+    assert not generator.engine.vllm_config.use_v2_model_runner
+
+
 def test_the_same_seed_gives_the_same_samples_and_another_others(policy, generator, clip):
     prompts = varied(clip, 8)
     draw = lambda seed: sampled(policy, generator, prompts, 1.0, seed=seed)[1]  # noqa: E731

@@ -11,7 +11,7 @@ from typing import Any
 
 from mmrl.api.errors import UserError
 from mmrl.config.parts import part_of
-from mmrl.config.sections import RunConfig, Stage, teacher_of
+from mmrl.config.sections import ComputeConfig, RunConfig, Stage, teacher_of
 from mmrl.train.plan.acting import TEXT, bins_only, vla_sizes, vla_workload
 from mmrl.train.plan.advice import Change, Offload, changes, offload, to_json
 from mmrl.train.plan.machines import Machine
@@ -77,10 +77,15 @@ class Plan:
     stages: tuple[StagePlan, ...]
     usable: int
     """Usable bytes of a device."""
-    engine_fits: bool
-    """Whether vLLM's share of memory holds the model and some key-value cache."""
+    engine_fault: str
+    """Why vLLM's share of memory can't be used, and what to do; empty if it is there, and holds the model
+    and some key-value cache."""
     changes: tuple[Change, ...]
     offload: Offload | None
+
+    @property
+    def engine_fits(self) -> bool:
+        return not self.engine_fault
 
     @property
     def fits(self) -> bool:
@@ -167,10 +172,6 @@ def predict(
     sizes = sizes or sizes_of(config, model)
     stages = tuple(_stage(config, i, model.shapes, machine, sizes) for i in range(len(config.stages)))
     room, whole = usable(machine), config.policy.bytes_per_weight * model.shapes.parameters
-    share = config.compute.gpu_memory_utilization * machine.memory
-    engine_fits = (
-        config.compute.sampler == "local" or machine.kind == "cpu" or whole / config.compute.tensor_parallel < 0.9 * share
-    )
     suggested: list[Change] = []
     if any(stage.peak > room for stage in stages):
         smallest = min(s.work.prompt_tokens + s.work.completion for s in stages)
@@ -185,7 +186,7 @@ def predict(
         sizes=sizes,
         stages=stages,
         usable=room,
-        engine_fits=engine_fits,
+        engine_fault=_engine_fault(config.compute, machine, whole, engines > 0),
         changes=tuple(suggested),
         offload=offload(_clock(config, model.shapes, machine), machine),
     )
@@ -233,6 +234,22 @@ def _devices(config: RunConfig, gpus: int | None) -> tuple[RunConfig, int, int]:
             f"compute.sequence_parallel = {compute.sequence_parallel} doesn't divide {learners} learners: change one of them"
         )
     return config.model_copy(update={"compute": compute.model_copy(update={"learners": learners})}), learners, apart
+
+
+def _engine_fault(compute: ComputeConfig, machine: Machine, whole: int, apart: bool) -> str:
+    """See `Plan.engine_fault`. whole: bytes of the model. apart: engines have devices of their own, where they hold the model a
+    second time, as it is given to vLLM."""
+    share = compute.gpu_memory_utilization * machine.memory
+    if compute.sampler == "local" or machine.kind == "cpu":
+        return ""
+    if whole / compute.tensor_parallel >= 0.9 * share:
+        return "vLLM's share does not hold the model: raise compute.gpu_memory_utilization or compute.tensor_parallel"
+    if apart and whole + share > usable(machine):
+        return (
+            "an engine holds the model beside vLLM's share, which leaves too little: lower compute.gpu_memory_utilization, or "
+            'set compute.placement = "colocated"'
+        )
+    return ""
 
 
 def _memory(
