@@ -61,6 +61,11 @@ def local_device() -> str:
     return f":{torch.cuda.current_device()}" if world_size() > 1 else ""
 
 
+def local_size() -> int:
+    """Number of ranks on this machine. A process that isn't a rank may have inherited their variables: it is alone."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if world_size() > 1 else 1
+
+
 def owns(number: int) -> bool:
     """Whether the item with this index is in this rank's share: each rank has every `world_size`-th item."""
     return number % world_size() == rank()

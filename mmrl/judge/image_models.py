@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from mmrl.api.errors import UserError, shorten
-from mmrl.judge.models import TINY, Dtype, check_room, dtype_of, folder_config, resolve_device
+from mmrl.api.services import Dtype
+from mmrl.judge.models import TINY, check_room, dtype_of, folder_config, resolve_device
 
 CURE = "give the folder or hub name of a DINO, or tiny"
 SIDE, PATCH, WIDTH = 28, 14, 32

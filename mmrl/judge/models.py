@@ -15,6 +15,7 @@ from typing import Any, Literal
 import torch
 
 from mmrl.api.errors import UserError, shorten
+from mmrl.api.services import Dtype
 from mmrl.api.tasks.option_checks import check_integer
 from mmrl.api.types import Message, Prompt
 from mmrl.compute.devices import has_bfloat16
@@ -25,9 +26,7 @@ from mmrl.rollout.generate.local import LocalGenerator
 from mmrl.rollout.generate.processor import LogitsProcessor
 from mmrl.rollout.generate.sampling import SamplingParams
 
-Given = Literal["float32", "bfloat16", "float16"]
-Dtype = Literal["auto", "float32", "bfloat16", "float16"]
-"""`auto`: bfloat16 on a GPU that has it, float32 elsewhere."""
+ModelDtype = Literal["float32", "bfloat16", "float16"]
 TINY = "tiny"
 """A small random model, for tests."""
 NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?")
@@ -146,7 +145,7 @@ def vision_language(
 
 
 @functools.lru_cache(maxsize=8)
-def _policy(model: str, device: str, dtype: Given, max_pixels: int | None) -> VLM:
+def _policy(model: str, device: str, dtype: ModelDtype, max_pixels: int | None) -> VLM:
     """Verifiers with the same model share it."""
     policy = VLM(PolicyConfig(model=model, dtype=dtype, max_pixels=max_pixels), device=device, seed=0)
     policy.model.requires_grad_(False)
@@ -236,7 +235,7 @@ def _named(model: str, family: str) -> str:
     return f"{TINY}:{family}" if model == TINY else model
 
 
-def dtype_of(dtype: Dtype, device: str) -> Given:
+def dtype_of(dtype: Dtype, device: str) -> ModelDtype:
     """The dtype of a model for verifiers on a device."""
     if dtype != "auto":
         return dtype

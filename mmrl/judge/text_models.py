@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from mmrl.api.errors import UserError, shorten
-from mmrl.judge.models import TINY, Dtype, check_room, dtype_of, folder_config, resolve_device
+from mmrl.api.services import Dtype
+from mmrl.judge.models import TINY, check_room, dtype_of, folder_config, resolve_device
 
 ENTAILMENT = "entailment"
 """The name of the class that counts, in a model with several."""

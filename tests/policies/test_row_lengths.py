@@ -52,7 +52,7 @@ def test_frequencies_are_those_of_short_rows(policy, family, most, monkeypatch):
     assert (logits(theirs, 2 * most)[:, :FEW] - short).abs().max() > 1e-4
 
 
-def test_completions_share_a_prompt_where_queries_scale_queries(policy, monkeypatch):
+def test_completions_share_a_prompt_where_positions_scale_queries(policy, monkeypatch):
     made = policy("llama4")
     assert made.family.capabilities.packs, made.family.capabilities.why_not
     samples_have_the_logprobs_of_an_update(PolicySubject("llama4", made, lambda _: made, 1e-5))
@@ -74,7 +74,7 @@ def test_queries_far_away_are_those_of_transformers(policy, monkeypatch):
     assert torch.equal(logits(copy.deepcopy(own.model), 30), logits(theirs.model, 30)), "a copy has positions of its own"
 
 
-def test_queries_scale_queries_with_merged_adapters_and_where_layers_are_computed_again(policy):
+def test_positions_scale_queries_with_merged_adapters_and_where_layers_are_computed_again(policy):
     own = policy("llama4", lora={"rank": 2, "alpha": 4.0, "target_modules": ["language"]})
     for name, weight in own.model.named_parameters():
         if "lora_B" in name:

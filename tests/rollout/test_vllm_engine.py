@@ -18,6 +18,7 @@ from torch import distributed
 import runs
 import vlm_cases as cases
 from mmrl.api.errors import UserError
+from mmrl.compute import ranks
 from mmrl.config.sections import ComputeConfig, LoraConfig
 from mmrl.policies.lora import add_adapters, merged_weights
 from mmrl.policies.vlm import tiny
@@ -336,6 +337,7 @@ def test_on_a_gpu_it_is_given_a_share_of_it_and_can_sleep(policy):
 def test_it_is_spread_over_gpus_of_which_no_other_learner_has_one(policy, monkeypatch, learners, spread, wanted):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: learners * spread)
     monkeypatch.setattr(vllm_options, "has_separate_workers", lambda settings: True)
+    monkeypatch.setattr(ranks, "world_size", lambda: learners)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", str(learners))
     found = [arguments(gpu(policy, own), tensor_parallel=spread) for own in range(learners)]
     assert {(one["tensor_parallel_size"], one["distributed_executor_backend"]) for one in found} == {(spread, "mp")}
@@ -344,16 +346,18 @@ def test_it_is_spread_over_gpus_of_which_no_other_learner_has_one(policy, monkey
 
 def test_it_is_not_spread_over_gpus_that_are_not_there(policy, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    monkeypatch.setattr(ranks, "world_size", lambda: 2)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    with pytest.raises(UserError, match=r"the vLLM of the learner on GPU 1 needs the GPUs 1, 3, and there are 3: lower it"):
+    with pytest.raises(UserError, match=r"learner on GPU 1 needs 1 more that no learner has, and there are 3 for 2: lower it"):
         arguments(gpu(policy, 1), tensor_parallel=2)
 
 
 def test_it_is_on_the_gpu_of_its_learner(policy, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")  # as an engine's process inherits it, which is no rank
     assert arguments(gpu(policy, 1))["device_ids"] == [1]
-    assert arguments(gpu(policy, 1), tensor_parallel=1)["device_ids"] == [1]
+    assert arguments(gpu(policy, 1), tensor_parallel=2)["device_ids"] == [1, 0]
+    assert arguments(gpu(policy), tensor_parallel=2)["device_ids"] == [0, 1]
     assert "device_ids" not in arguments(gpu(policy))
 
 

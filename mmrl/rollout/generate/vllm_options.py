@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import os
 import typing
 from collections.abc import Mapping
 from typing import Any
@@ -14,6 +13,7 @@ import torch
 from torch import distributed
 
 from mmrl.api.errors import UserError
+from mmrl.compute import ranks
 from mmrl.config.sections import ComputeConfig
 from mmrl.policies.vlm.vlm import VLM
 
@@ -94,8 +94,7 @@ def _fixed(policy: VLM, settings: ComputeConfig, batch_size: int, max_context: i
         room |= apart(settings)
     own = policy.device.index or 0
     if not on_cpu and (own or has_separate_workers(settings)):
-        learners = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        room["device_ids"] = devices(own, settings.tensor_parallel, learners, torch.cuda.device_count())
+        room["device_ids"] = devices(own, settings.tensor_parallel, ranks.local_size(), torch.cuda.device_count())
     return {
         "model": folder,
         "runner": "generate",
@@ -126,13 +125,15 @@ def apart(settings: ComputeConfig) -> dict[str, Any]:
 
 
 def devices(own: int, spread: int, learners: int, present: int) -> list[int]:
-    """The `spread` GPUs of the engine of the learner on GPU `own`: that one, and others behind those of all learners of this
-    machine. On another learner's GPU, the engine would wake up while that one computes."""
-    first = max(learners, own + 1) + (own if learners > 1 else 0) * (spread - 1)
-    found = [own, *range(first, first + spread - 1)]
-    if found[-1] >= present:
+    """The `spread` GPUs of the engine of the learner on GPU `own`: that one, and others that no learner of this machine has. On
+    another learner's GPU, the engine would wake up while that one computes."""
+    taken = list(range(learners)) if learners > 1 else [own]
+    spare = [gpu for gpu in range(present) if gpu not in taken]
+    first = taken.index(own) * (spread - 1)
+    found = [own, *spare[first : first + spread - 1]]
+    if len(found) < spread:
         raise UserError(
-            f"compute.tensor_parallel = {spread}: the vLLM of the learner on GPU {own} needs the GPUs "
-            f"{', '.join(map(str, found))}, and there are {present}: lower it, or compute.learners"
+            f"compute.tensor_parallel = {spread}: the vLLM of the learner on GPU {own} needs {spread - 1} more that no "
+            f"learner has, and there are {present} for {learners}: lower it, or compute.learners"
         )
     return found
