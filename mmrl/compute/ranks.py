@@ -66,6 +66,11 @@ def local_size() -> int:
     return int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if world_size() > 1 else 1
 
 
+def local_rank() -> int:
+    """This process's number among the ranks of this machine, from 0."""
+    return int(os.environ.get("LOCAL_RANK", "0")) if world_size() > 1 else 0
+
+
 def owns(number: int) -> bool:
     """Whether the item with this index is in this rank's share: each rank has every `world_size`-th item."""
     return number % world_size() == rank()
@@ -232,9 +237,9 @@ def process_group(on_gpu: bool = True) -> Iterator[None]:
     if not distributed.is_available() or (not distributed.is_initialized() and _started() < 2):
         yield
         return
-    own = not distributed.is_initialized()
+    own, device = not distributed.is_initialized(), _take_gpu() if on_gpu and torch.cuda.is_available() else None
     if own:
-        _begin(on_gpu and torch.cuda.is_available())
+        _begin(device)
     for purpose, patience in (
         ("main", COLLECTIVE_TIMEOUT),
         ("ahead", COLLECTIVE_TIMEOUT),
@@ -274,12 +279,16 @@ def _started() -> int:
     return int(count)
 
 
-def _begin(on_gpu: bool) -> None:
+def _take_gpu() -> torch.device:
+    """The GPU of this rank, which becomes the current one: ranks have the first ones of their machine, also where Ray gives each
+    several, of which it would take the first."""
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    return device
+
+
+def _begin(device: torch.device | None) -> None:
     where = f"{os.environ.get('MASTER_ADDR', '?')}:{os.environ.get('MASTER_PORT', '?')}"
-    device = None
-    if on_gpu:
-        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
-        torch.cuda.set_device(device)
     try:
         distributed.init_process_group("cpu:gloo,cuda:nccl" if device else "gloo", device_id=device)
     except (RuntimeError, ValueError) as error:

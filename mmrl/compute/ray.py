@@ -98,7 +98,13 @@ def ray_for(config: RunConfig, what: str, on_gpu: bool) -> bool:
     simulators = config.simulate.lanes * len(config.tasks) if compute.simulators == "actors" else 0
     gpus = None
     if on_gpu:
-        gpus = spare_gpus(visible_gpus(), compute.learners, ranks.rank(), engines * compute.tensor_parallel)
+        first = ranks.rank() - ranks.local_rank()
+        here = [
+            engines_per_rank(compute.engines, ranks.world_size(), rank) if compute.placement != "colocated" else 0
+            for rank in range(first, first + ranks.local_size())
+        ]
+        wanted = [compute.tensor_parallel * count for count in here]
+        gpus = spare_gpus(visible_gpus(), compute.gpus_per_learner * len(here), wanted, ranks.local_rank())
     start_local_ray(what, engines + judges + simulators, gpus)
     return True
 
@@ -134,15 +140,16 @@ def visible_gpus() -> list[str]:
     return named.split(",") if named else [str(i) for i in range(torch.cuda.device_count())]
 
 
-def spare_gpus(there: Sequence[str], learners: int, rank: int, wanted: int) -> list[str]:
-    """The GPUs of a learner's engines on its machine. The first GPUs are the learners' own; the rest is divided among the
-    learners' engines. Raises UserError if there are fewer than `wanted`."""
-    rest = list(there[learners:])
-    own = rest[rank * wanted : (rank + 1) * wanted]
-    if len(own) < wanted:
+def spare_gpus(there: Sequence[str], held: int, wanted: Sequence[int], number: int) -> list[str]:
+    """The GPUs for the engines of learner `number` of this machine. The first `held` are the learners' own; the others are for
+    their engines in turn. wanted: of each learner. Raises UserError if there are too few for this learner's."""
+    first = held + sum(wanted[:number])
+    own = list(there[first : first + wanted[number]])
+    if len(own) < wanted[number]:
         raise UserError(
-            f"the engines of a learner want {wanted} GPUs besides the learners' own (compute.engines, compute.tensor_parallel), "
-            f'and there are {len(there)} in all for {learners} learners: ask for fewer, or set placement = "colocated"'
+            f"the engines of a learner want {wanted[number]} GPUs besides the {held} of the learners (compute.engines, "
+            f"compute.tensor_parallel), and of the {len(there)} here {len(own)} are left for them: ask for fewer, or set "
+            'placement = "colocated"'
         )
     return own
 

@@ -56,3 +56,8 @@ class ComputeConfig(Section):
     retries: Count = 2
     """How often a run on a cluster resumes by itself from its last checkpoint after a process died, and how often each separate
     engine, judge and simulator is restarted."""
+
+    @property
+    def gpus_per_learner(self) -> int:
+        """Number of GPUs that a learner takes: its own, and those over which its vLLM is spread."""
+        return 1 if self.placement == "separate" else self.tensor_parallel

@@ -87,8 +87,10 @@ def test_other_versions_are_named():
 def test_engines_count_where_they_are_processes_of_their_own():
     compute = ComputeConfig(learners=4, engines=3, tensor_parallel=2, placement="separate")
     assert ResourceRequest.of(compute).amounts(use_gpu=True) == {"CPU": 7, "GPU": 4 + 3 * 2}
+    hybrid = compute.model_copy(update={"placement": "hybrid"})
+    assert ResourceRequest.of(hybrid).amounts(use_gpu=True) == {"CPU": 7, "GPU": 4 * 2 + 3 * 2}, "learners sample with vLLM too"
     colocated = compute.model_copy(update={"placement": "colocated"})
-    assert ResourceRequest.of(colocated).amounts(use_gpu=True) == {"CPU": 4, "GPU": 4}
+    assert ResourceRequest.of(colocated).amounts(use_gpu=True) == {"CPU": 4, "GPU": 4 * 2}
     assert ResourceRequest.of(colocated).amounts(use_gpu=False) == {"CPU": 4}
 
 
@@ -297,11 +299,27 @@ def test_engines_are_the_learners_in_turn():
     assert [engines_per_rank(2, 2, rank) for rank in range(2)] == [1, 1]
 
 
+def test_an_engine_with_vllm_holds_the_weights_on_its_gpu_once(tmp_path, monkeypatch):
+    made = {}
+
+    class Noted:
+        def __init__(self, policy, settings, batch_size, max_context, device):
+            made.update(policy=policy.device, vllm=device)
+
+        def ready(self): ...
+
+    monkeypatch.setattr("mmrl.rollout.generate.vllm.VllmGenerator", Noted)
+    config = runs.toy_config(tmp_path, policy={"model": TINY.model}, compute={"sampler": "vllm", "placement": "separate"})
+    Engine(config, "cuda", str(tmp_path), {}).ready()
+    assert made == {"policy": torch.device("cpu"), "vllm": torch.device("cuda")}
+
+
 def test_engines_have_the_gpus_behind_the_learners():
     there = [str(i) for i in range(8)]
-    assert spare_gpus(there, 2, 0, 3) == ["2", "3", "4"] and spare_gpus(there, 2, 1, 3) == ["5", "6", "7"]
-    with pytest.raises(UserError, match=r"want 4 GPUs besides .* there are 8 in all for 2 learners"):
-        spare_gpus(there, 2, 1, 4)
+    assert spare_gpus(there, 2, [3, 3], 0) == ["2", "3", "4"] and spare_gpus(there, 2, [3, 3], 1) == ["5", "6", "7"]
+    assert spare_gpus(there, 2, [4, 2], 0) == ["2", "3", "4", "5"] and spare_gpus(there, 2, [4, 2], 1) == ["6", "7"]
+    with pytest.raises(UserError, match=r"want 4 GPUs besides the 2 of the learners .* of the 8 here 2 are left for them"):
+        spare_gpus(there, 2, [4, 4], 1)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -313,8 +313,9 @@ def known(modes=("raw_logprobs", "processed_logprobs"), without=()):
     return dataclasses.make_dataclass("EngineArgs", [*fields, ("logprobs_mode", Literal[modes], None)])
 
 
-def arguments(policy, args=known(), **settings):
-    return vllm_options.engine_args(policy, ComputeConfig(sampler="vllm", **settings), 4, 64, "folder", args)
+def arguments(policy, args=known(), device=None, **settings):
+    compute = ComputeConfig(sampler="vllm", **settings)
+    return vllm_options.engine_args(policy, compute, 4, 64, "folder", device or policy.device, args)
 
 
 def gpu(policy, index=0):
@@ -328,6 +329,8 @@ def test_on_a_gpu_it_is_given_a_share_of_it_and_can_sleep(policy):
     assert (found["gpu_memory_utilization"], found["enable_sleep_mode"], found["dtype"]) == (0.3, True, "bfloat16")
     assert "tensor_parallel_size" not in found and found["additional_config"] == {"mmrl_banned": [3, 7]}
     assert arguments(gpu(policy), sleep_mode=False)["enable_sleep_mode"] is False
+    elsewhere = arguments(policy, device=torch.device("cuda"), gpu_memory_utilization=0.3)
+    assert elsewhere == found | {name: elsewhere[name] for name in ("dtype", "additional_config")}, "wherever the policy is"
 
 
 @pytest.mark.parametrize(
@@ -417,7 +420,7 @@ def test_a_run_lets_it_rest_before_each_update(tmp_path, monkeypatch):
     told = []
 
     class Noted(LocalGenerator):
-        def __init__(self, policy, settings, batch_size, max_context):
+        def __init__(self, policy, settings, batch_size, max_context, device=None):
             super().__init__(policy, batch_size)
 
         def generate(self, *args, **options):

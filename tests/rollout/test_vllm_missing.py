@@ -60,4 +60,4 @@ def test_one_that_cannot_be_imported_is_refused(monkeypatch, tmp_path):
     monkeypatch.setattr("mmrl.rollout.generate.vllm_engine.os.environ", {})
     policy = SimpleNamespace(device=torch.device("cpu"))
     with pytest.raises(UserError, match=r"vLLM can't be imported \(libcudart\.so\.13: .*\): pip install"):
-        start_engine(policy, ComputeConfig(sampler="vllm"), 1, 100, str(tmp_path))
+        start_engine(policy, ComputeConfig(sampler="vllm"), 1, 100, str(tmp_path), policy.device)

@@ -151,23 +151,21 @@ def test_devices_are_divided_by_what_they_do():
     apart = {"sampler": "vllm", "placement": "separate", "engines": 2, "tensor_parallel": 2}
     made = predict(run_file(compute=apart), MACHINE, gpus=8)
     assert (made.learners, made.engines, made.stages[0].work.prompts) == (4, 4, 2)
-    with pytest.raises(UserError, match=r"--gpus 4: .*use 4, which leaves no learner"):
+    with pytest.raises(UserError, match=r"--gpus 4: with compute.engines and tensor_parallel, one learner needs 5: give more"):
         predict(run_file(compute=apart), MACHINE, gpus=4)
+    for placement, wanted in (("colocated", (4, 4)), ("hybrid", (2, 6))):
+        made = predict(
+            run_file(compute=apart | {"placement": placement, "engines": 2 if placement == "hybrid" else 1}), MACHINE, gpus=8
+        )
+        assert (made.learners, made.engines) == wanted, "each learner's vLLM takes two"
 
 
-@pytest.mark.parametrize(
-    ("share", "placement", "cure"),
-    [
-        (0.4, "separate", ""),
-        (0.95, "colocated", ""),
-        (0.95, "separate", "lower compute.gpu_memory_utilization, or set compute.placement"),
-        (0.05, "separate", "raise compute.gpu_memory_utilization or compute.tensor_parallel"),
-    ],
-)
-def test_an_engine_holds_the_model_twice_where_it_has_a_device_of_its_own(share, placement, cure):
-    compute = {"sampler": "vllm", "placement": placement, "gpu_memory_utilization": share}
-    plan = predict(run_file(compute=compute), MACHINE)
-    assert plan.engine_fits == (not cure) and cure in plan.engine_fault and plan.as_json()["engine_fits"] == plan.engine_fits
+@pytest.mark.parametrize("placement", ["colocated", "separate"])
+def test_an_engine_has_to_hold_the_model_once(placement):
+    for share, fits in ((0.95, True), (0.05, False)):
+        compute = {"sampler": "vllm", "placement": placement, "gpu_memory_utilization": share}
+        plan = predict(run_file(compute=compute), MACHINE)
+        assert plan.engine_fits == plan.as_json()["engine_fits"] == fits
 
 
 def test_what_is_supposed_stays_within_the_run_file():

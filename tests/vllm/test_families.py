@@ -114,7 +114,7 @@ def row(family):
         policy = VLM(PolicyConfig(model=f"tiny:{family}:hidden=256,layers=2", dtype=dtype))
         try:
             with tempfile.TemporaryDirectory() as folder:
-                _, inputs = check_engine(policy, SETTINGS, 4, 512, folder)
+                _, inputs = check_engine(policy, SETTINGS, 4, 512, folder, policy.device)
         except UserError as error:
             reason = reason or shortened(re.sub(r'.*? model: (.*?): use "local".*', r"\1", str(error)))
             continue

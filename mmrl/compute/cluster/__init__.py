@@ -72,6 +72,7 @@ def train_on_cluster(
             "learners": config.compute.learners,
             "retries": config.compute.retries,
             "use_gpu": use_gpu,
+            "gpus_per_learner": config.compute.gpus_per_learner,
         }
         from mmrl.compute.cluster.relay import Relay
 

@@ -24,12 +24,15 @@ class Relay:
         import ray.train
         from ray.train.torch import TorchConfig, TorchTrainer
 
+        workers: dict[str, Any] = {"num_workers": job["learners"], "use_gpu": job["use_gpu"]}
+        if job["use_gpu"]:
+            workers["resources_per_worker"] = {"GPU": job["gpus_per_learner"]}
         with tempfile.TemporaryDirectory(prefix="mmrl-ray-") as folder:  # checkpoints go to the run folder, not through Ray
             trainer = TorchTrainer(
                 job["learn"],
                 train_loop_config={**job, "relay": relay},
                 torch_config=TorchConfig("cpu:gloo,cuda:nccl" if job["use_gpu"] else "gloo"),
-                scaling_config=ray.train.ScalingConfig(num_workers=job["learners"], use_gpu=job["use_gpu"]),
+                scaling_config=ray.train.ScalingConfig(**workers),
                 run_config=ray.train.RunConfig(
                     name="mmrl", storage_path=folder, failure_config=ray.train.FailureConfig(max_failures=job["retries"])
                 ),

@@ -20,6 +20,7 @@ class ResourceRequest:
     """0 if learners sample themselves."""
     tensor_parallel: int = 1
     """GPUs per engine."""
+    gpus_per_learner: int = 1
     judges: int = 0
     """0 if each learner has its own judge."""
     processes: int = 1
@@ -36,6 +37,7 @@ class ResourceRequest:
             learners=compute.learners,
             engines=0 if compute.placement == "colocated" else compute.engines,
             tensor_parallel=compute.tensor_parallel,
+            gpus_per_learner=compute.gpus_per_learner,
             judges=compute.judges,
             processes=processes,
             lanes=lanes if compute.simulators == "actors" else 0,
@@ -45,7 +47,8 @@ class ResourceRequest:
     def amounts(self, use_gpu: bool) -> dict[str, int]:
         """Ray's name of a resource -> amount."""
         cpus = {"CPU": self.learners * (1 + self.lanes) + self.engines + self.judges * self.processes}
-        return cpus | ({"GPU": self.learners + self.engines * self.tensor_parallel} if use_gpu else {})
+        gpus = self.learners * self.gpus_per_learner + self.engines * self.tensor_parallel
+        return cpus | ({"GPU": gpus} if use_gpu else {})
 
     @property
     def most_cpus(self) -> int:

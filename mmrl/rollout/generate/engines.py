@@ -200,9 +200,10 @@ class Engine:
         settings, registry = self.config.policy, plugins.registry()
         spec = registry.get("policies", settings.kind)
         seed = derive(self.config.seed, "weights")
-        self.policy = registry.target(spec)(settings, device=self.device, seed=seed, **{**spec.options, **settings.options})
+        place = "cpu" if self.config.compute.sampler == "vllm" else self.device  # the GPU holds the weights once, in vLLM
+        self.policy = registry.target(spec)(settings, device=place, seed=seed, **{**spec.options, **settings.options})
         self.policy.model.requires_grad_(False)
-        made = make_sampler(self.config, self.policy)
+        made = make_sampler(self.config, self.policy, device=torch.device(self.device))
         made.ready()
         self.receiver = made if isinstance(made, Receiver) else PolicyReceiver(self.policy)
         self.generator = made
@@ -280,8 +281,9 @@ class PolicyReceiver:
         """Nothing to do: nothing of the old weights is kept."""
 
 
-def make_sampler(config: RunConfig, policy: VLM, twin: bool = False) -> Generator:
-    """The sampler of this process. twin: with a copy of the weights, because the policy's change while it samples."""
+def make_sampler(config: RunConfig, policy: VLM, twin: bool = False, device: torch.device | None = None) -> Generator:
+    """The sampler of this process. twin: with a copy of the weights, because the policy's change while it samples. device: where
+    vLLM runs, if not where the policy is."""
     if config.compute.sampler == "local":
         size = config.generate.batch_size
         made = SnapshotGenerator(policy, size, interrupt=config.compute.interrupt) if twin else LocalGenerator(policy, size)
@@ -295,7 +297,7 @@ def make_sampler(config: RunConfig, policy: VLM, twin: bool = False) -> Generato
             f"generate.max_context = {longest}: vLLM would take other rotary frequencies than the learner beyond {most} tokens: "
             f"lower it to {most}"
         )
-    return VllmGenerator(policy, config.compute, config.generate.batch_size, longest)
+    return VllmGenerator(policy, config.compute, config.generate.batch_size, longest, device)
 
 
 def load_weights(policy: VLM, packed: Packed) -> None:

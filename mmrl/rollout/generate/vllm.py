@@ -30,14 +30,18 @@ from mmrl.rollout.generate.weights import Named, SharedWeights, bucket_room, cha
 class VllmGenerator:
     """Samples with vLLM. The learner's weights are copied to it whenever they have changed."""
 
-    def __init__(self, policy: VLM, settings: ComputeConfig, batch_size: int, max_context: int) -> None:
-        """batch_size: completions decoded at once. max_context: tokens of the longest conversation, its last answer included."""
+    def __init__(
+        self, policy: VLM, settings: ComputeConfig, batch_size: int, max_context: int, device: torch.device | None = None
+    ) -> None:
+        """batch_size: completions decoded at once. max_context: tokens of the longest conversation, its last answer included.
+        device: where vLLM runs, if not where the policy is."""
         self.policy, self.settings, self.batch_size, self.max_context = policy, settings, batch_size, max_context
+        self.device = device or policy.device
         self.engine: Any = None
         """`vllm.LLMEngine`, from `ready` on."""
         self.prompt: VllmInputs
         """`PromptInputs` -> a prompt for the engine, from `ready` on."""
-        self.sleeps = settings.sleep_mode and policy.device.type == "cuda"
+        self.sleeps = settings.sleep_mode and self.device.type == "cuda"
         """Whether `sleep` frees its memory; on a CPU vLLM can't."""
         self.resting = False
         """`sleep` was called, and nothing was sampled since."""
@@ -57,9 +61,10 @@ class VllmGenerator:
         """Start vLLM and put it to sleep. Raises UserError if it isn't installed, or can't serve the model."""
         if self.engine is not None:
             return
-        with contextlib.ExitStack() as made, preserve_rng_state(self.policy.device), current_gpu(self.policy.device):
+        with contextlib.ExitStack() as made, preserve_rng_state(self.device), current_gpu(self.device):
             folder = made.enter_context(tempfile.TemporaryDirectory(prefix="mmrl-vllm-"))
-            self.engine, self.prompt = start_engine(self.policy, self.settings, self.batch_size, self.max_context, folder)
+            given = (self.settings, self.batch_size, self.max_context, folder, self.device)
+            self.engine, self.prompt = start_engine(self.policy, *given)
             self._apart = self.engine.vllm_config.parallel_config.distributed_executor_backend == "mp"
             self._held = made.pop_all()  # keep the folder of the architecture as long as vLLM
         self.sleep()
@@ -94,7 +99,7 @@ class VllmGenerator:
     def close(self) -> None:
         if self.engine is None:
             return
-        with preserve_rng_state(self.policy.device):
+        with preserve_rng_state(self.device):
             self.engine.engine_core.shutdown()
             self.engine, self._known, self.resting = None, {}, False
             self._held.close()
@@ -178,7 +183,7 @@ class VllmGenerator:
     def _working(self) -> Iterator[None]:
         """Context of calls of vLLM. Raises UserError if one of its processes died."""
         try:
-            with preserve_rng_state(self.policy.device), current_gpu(self.policy.device):
+            with preserve_rng_state(self.device), current_gpu(self.device):
                 yield
         except Exception as error:
             if getattr(self.engine.model_executor, "is_failed", False):

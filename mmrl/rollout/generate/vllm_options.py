@@ -42,11 +42,11 @@ KEPT = {
 
 
 def engine_args(
-    policy: VLM, settings: ComputeConfig, batch_size: int, max_context: int, folder: str, known: type
+    policy: VLM, settings: ComputeConfig, batch_size: int, max_context: int, folder: str, device: torch.device, known: type
 ) -> dict[str, Any]:
     """Arguments of `vllm.EngineArgs`. known: that class. Raises UserError for names in `compute.vllm` that it doesn't know or
     that are set here, and if there are fewer GPUs than it is sharded over."""
-    fixed = _fixed(policy, settings, batch_size, max_context, folder)
+    fixed = _fixed(policy, settings, batch_size, max_context, folder, device)
     names = [field.name for field in dataclasses.fields(known)]
     for name in settings.vllm:
         key = f"compute.vllm.{name}"
@@ -59,7 +59,7 @@ def engine_args(
             hint = f"; did you mean {near[0]}?" if near else ""
             raise UserError(f"{key}: the EngineArgs of the installed vLLM have no such argument{hint}")
     check_signature(fixed, known)
-    return _usual(policy, max_context) | dict(settings.vllm) | fixed
+    return _usual(policy, max_context, device) | dict(settings.vllm) | fixed
 
 
 def check_signature(given: Mapping[str, Any], known: type) -> None:
@@ -75,24 +75,26 @@ def check_signature(given: Mapping[str, Any], known: type) -> None:
             raise UserError(f"the installed vLLM doesn't know {name} = {value!r}, {cure}")
 
 
-def _usual(policy: VLM, max_context: int) -> dict[str, Any]:
+def _usual(policy: VLM, max_context: int, device: torch.device) -> dict[str, Any]:
     """What `compute.vllm` may change."""
-    found: dict[str, Any] = {"mm_processor_cache_gb": 0, "enforce_eager": policy.device.type == "cpu"}
+    found: dict[str, Any] = {"mm_processor_cache_gb": 0, "enforce_eager": device.type == "cpu"}
     if policy.family.capabilities.recurrent:
         found["enable_prefix_caching"] = False  # states of layers aren't kept for every token
-    if policy.device.type == "cpu":
+    if device.type == "cpu":
         found |= {"kv_cache_memory_bytes": CPU_CACHE, "max_num_batched_tokens": max(max_context, 4096)}
     return found
 
 
-def _fixed(policy: VLM, settings: ComputeConfig, batch_size: int, max_context: int, folder: str) -> dict[str, Any]:
-    on_cpu = policy.device.type == "cpu"
+def _fixed(
+    policy: VLM, settings: ComputeConfig, batch_size: int, max_context: int, folder: str, device: torch.device
+) -> dict[str, Any]:
+    on_cpu = device.type == "cpu"
     room: dict[str, Any] = {"gpu_memory_utilization": settings.gpu_memory_utilization, "enable_sleep_mode": settings.sleep_mode}
     if on_cpu:  # on a CPU, chunked prefill can't be used with seeds per request: its generators can't be rewound
         room = {"enable_chunked_prefill": False}
     if has_separate_workers(settings):
         room |= apart(settings)
-    own = policy.device.index or 0
+    own = device.index or 0
     if not on_cpu and (own or has_separate_workers(settings)):
         room["device_ids"] = devices(own, settings.tensor_parallel, ranks.local_size(), torch.cuda.device_count())
     return {

@@ -77,15 +77,10 @@ class Plan:
     stages: tuple[StagePlan, ...]
     usable: int
     """Usable bytes of a device."""
-    engine_fault: str
-    """Why vLLM's share of memory can't be used, and what to do; empty if it is there, and holds the model
-    and some key-value cache."""
+    engine_fits: bool
+    """Whether vLLM's share of memory holds the model and some key-value cache."""
     changes: tuple[Change, ...]
     offload: Offload | None
-
-    @property
-    def engine_fits(self) -> bool:
-        return not self.engine_fault
 
     @property
     def fits(self) -> bool:
@@ -186,7 +181,7 @@ def predict(
         sizes=sizes,
         stages=stages,
         usable=room,
-        engine_fault=_engine_fault(config.compute, machine, whole, engines > 0),
+        engine_fits=_engine_fits(config.compute, machine, whole),
         changes=tuple(suggested),
         offload=offload(_clock(config, model.shapes, machine), machine),
     )
@@ -226,30 +221,22 @@ def _devices(config: RunConfig, gpus: int | None) -> tuple[RunConfig, int, int]:
     """(run file for so many devices, number of learners, number of devices that only sample)."""
     compute = config.compute
     apart = compute.engines * compute.tensor_parallel if compute.placement != "colocated" else 0
-    learners = compute.learners if gpus is None else gpus - apart
+    learners = compute.learners if gpus is None else (gpus - apart) // compute.gpus_per_learner
     if learners < 1:
-        raise UserError(f"--gpus {gpus}: compute.engines and tensor_parallel use {apart}, which leaves no learner: give more")
+        needed = apart + compute.gpus_per_learner
+        raise UserError(f"--gpus {gpus}: with compute.engines and tensor_parallel, one learner needs {needed}: give more")
     if learners % compute.sequence_parallel:
         raise UserError(
             f"compute.sequence_parallel = {compute.sequence_parallel} doesn't divide {learners} learners: change one of them"
         )
-    return config.model_copy(update={"compute": compute.model_copy(update={"learners": learners})}), learners, apart
+    sampling = apart + learners * (compute.gpus_per_learner - 1)
+    return config.model_copy(update={"compute": compute.model_copy(update={"learners": learners})}), learners, sampling
 
 
-def _engine_fault(compute: ComputeConfig, machine: Machine, whole: int, apart: bool) -> str:
-    """See `Plan.engine_fault`. whole: bytes of the model. apart: engines have devices of their own, where they hold the model a
-    second time, as it is given to vLLM."""
+def _engine_fits(compute: ComputeConfig, machine: Machine, whole: int) -> bool:
+    """See `Plan.engine_fits`. whole: bytes of the model."""
     share = compute.gpu_memory_utilization * machine.memory
-    if compute.sampler == "local" or machine.kind == "cpu":
-        return ""
-    if whole / compute.tensor_parallel >= 0.9 * share:
-        return "vLLM's share does not hold the model: raise compute.gpu_memory_utilization or compute.tensor_parallel"
-    if apart and whole + share > usable(machine):
-        return (
-            "an engine holds the model beside vLLM's share, which leaves too little: lower compute.gpu_memory_utilization, or "
-            'set compute.placement = "colocated"'
-        )
-    return ""
+    return compute.sampler == "local" or machine.kind == "cpu" or whole / compute.tensor_parallel < 0.9 * share
 
 
 def _memory(

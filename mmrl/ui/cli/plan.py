@@ -105,8 +105,8 @@ def _show(plan: Plan) -> None:
         _show_assumed(sizes)
     for stage in plan.stages:
         _show_stage(plan, stage)
-    if plan.engine_fault:
-        click.echo(plan.engine_fault)
+    if not plan.engine_fits:
+        click.echo("vLLM's share does not hold the model: raise compute.gpu_memory_utilization or compute.tensor_parallel")
     if plan.changes:
         click.echo("\nTo need less memory" if not plan.changes[0].fits else "\nTo make it fit, change one of")
         from mmrl.train.plan import gib
