@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from mmrl.api.errors import shorten
+from mmrl.policies.choices import Choice
 from mmrl.policies.layers import repeated_layers, replaced_forwards
 
 CACHES = ("past_key_values", "past_key_value", "layer_past", "cache_params")
@@ -57,7 +58,6 @@ class Kind:
 
 def compiled(forward: Callable[..., Any]) -> Callable[..., Any]:
     """For tensors of all sizes."""
-    allow_recompilations()
     # intermediate values are rounded as without compilation, since the sampler's are
     found: Callable[..., Any] = torch.compile(forward, dynamic=True, options={"emulate_precision_casts": True})
     return found
@@ -76,27 +76,21 @@ class CompiledForward:
 
     def __init__(self, layer: torch.nn.Module) -> None:
         self.layer, self.kind = layer, kind_of(type(layer))  # type: ignore[arg-type]  # a class is hashable
-        self.chosen: bool | None = None
-        """Whether every call runs compiled code; None: each call decides."""
-
-    def repeatable(self) -> CompiledForward:
-        """The same for a call that gradient checkpointing repeats: then it does again what it did, although a failure may have
-        become known in between."""
-        found = CompiledForward(self.layer)
-        found.chosen = not self.kind.failure
-        return found
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        compiled = self.chosen if self.chosen is not None else not self.kind.failure
-        if not compiled or has_cache(kwargs):
+        choice = Choice(not self.kind.failure and not has_cache(kwargs))
+        if not choice.faster:
             return self.kind.layer.forward(self.layer, *args, **kwargs)
+        allow_recompilations()
         try:
             return self.kind.compiled(self.layer, *args, **kwargs)
-        except (torch.OutOfMemoryError, torch.utils.checkpoint._StopRecomputationError):
-            raise  # the second is how a layer ends that is computed again
-        except Exception as error:  # noqa: BLE001  torch, Triton or the C compiler may fail in any way
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            if choice.repeated:
+                raise  # also how a layer ends that is computed again
+            choice.failed()
             found = self.kind.layer.forward(self.layer, *args, **kwargs)  # raises what isn't the compiler's fault
-            self.chosen = None if self.chosen is None else False
             self.kind.fail(error)
             return found
 
@@ -106,7 +100,10 @@ def has_cache(given: Mapping[str, Any]) -> bool:
 
 
 def allow_recompilations() -> None:
-    """For functions that are compiled for many kinds of arguments, and whose failure is to be known in the forward pass."""
-    torch._dynamo.config.recompile_limit = max(RECOMPILATIONS, torch._dynamo.config.recompile_limit)
+    """For functions that are compiled for many kinds of arguments, and whose failure is to be known in the forward pass. Call it
+    before each call of such a function: since torch 2.12 each thread and each context has settings of its own."""
+    if torch._dynamo.config.recompile_limit < RECOMPILATIONS:
+        torch._dynamo.config.recompile_limit = RECOMPILATIONS
     # a backward pass that doesn't compile says so in the forward pass, where another way can be taken
-    torch._functorch.config.force_non_lazy_backward_lowering = True
+    if not torch._functorch.config.force_non_lazy_backward_lowering:
+        torch._functorch.config.force_non_lazy_backward_lowering = True

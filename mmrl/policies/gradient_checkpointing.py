@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from contextvars import copy_context
 from functools import partial
 from typing import Any
 
@@ -16,7 +15,7 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
-from mmrl.policies.compiling import CompiledForward
+from mmrl.policies.choices import repeatable
 from mmrl.policies.layers import repeated_layers, replaced_forwards
 
 
@@ -37,10 +36,8 @@ def _again(forward: Callable, offload: bool, *args: Any, **kwargs: Any) -> Any:
     caches = [kwargs[k] for k in ("past_key_values", "layer_past") if kwargs.get(k) is not None]
     if not torch.is_grad_enabled() or not all(getattr(cache, "repeatable", False) for cache in caches):
         return forward(*args, **kwargs)
-    if isinstance(forward, CompiledForward):
-        forward = forward.repeatable()
     # nothing in evaluation mode is random; the layout of packed rows is a variable of the context
-    again = partial(copy_context().run, partial(forward, **kwargs))
+    again = repeatable(partial(forward, **kwargs))
     with saved_tensors_hooks(_to_host, _to_device) if offload else contextlib.nullcontext():
         return checkpoint(again, *args, use_reentrant=False, preserve_rng_state=False)
 

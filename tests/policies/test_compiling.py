@@ -5,6 +5,7 @@ C++ that inductor makes takes minutes to compile.
 """
 
 import contextlib
+import threading
 import warnings
 
 import pytest
@@ -50,7 +51,6 @@ def compile_by(monkeypatch):
 
     def use(backend):
         def compiled(forward):
-            compiling.allow_recompilations()
             return torch.compile(forward, dynamic=True, backend=BACKENDS[backend])
 
         torch._dynamo.reset()
@@ -146,6 +146,30 @@ def test_a_failure_behind_checkpointed_layers_lets_them_be_computed_again_as_the
     with told() as warned:
         assert close(passed(model, False, offload=False), passed(model, True, offload=False))
     assert len(warned) == 1 and len(calls) == 3 + 2, "the two before it are computed again by what was compiled"
+
+
+def test_every_kind_of_arguments_is_compiled_by_the_same_settings(compile_by, monkeypatch):
+    """Since torch 2.12 they belong to a context, and checkpointed layers run in contexts of their own; gradients may be computed in
+    another thread, as they are on a GPU."""
+    seen = []
+
+    def noting(graph, inputs):
+        seen.append((torch._dynamo.config.recompile_limit, torch._functorch.config.force_non_lazy_backward_lowering))
+        return graph.forward
+
+    monkeypatch.setitem(BACKENDS, "noting", noting)
+    compile_by("noting")
+    model = torch.nn.Sequential(Small(), Small())
+    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+        model.to(dtype)
+        with compiled_layers([model]), gradient_checkpointing(model):
+            output = model(torch.ones(3, 4, dtype=dtype, requires_grad=True))
+        thread = threading.Thread(target=output.sum().backward)
+        thread.start()
+        thread.join()
+        assert all(p.grad is not None for p in model.parameters())
+        model.zero_grad()
+    assert len(seen) >= 3 and set(seen) == {(compiling.RECOMPILATIONS, True)}
 
 
 def test_layers_keep_their_names_and_forward_passes(compile_by, monkeypatch):

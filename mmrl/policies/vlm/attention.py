@@ -24,6 +24,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from mmrl.api.errors import shorten
+from mmrl.policies.choices import Choice
 from mmrl.policies.compiling import allow_recompilations
 from mmrl.policies.vlm.block_masks import BLOCK, block_mask
 from mmrl.policies.vlm.by_blocks import attention_by_blocks
@@ -242,7 +243,6 @@ class Kernel:
 
     @functools.cached_property
     def compiled(self) -> Callable[..., torch.Tensor]:
-        allow_recompilations()
         # with graph breaks allowed, torch would fall back in silence to scores of all pairs of tokens
         found: Callable[..., torch.Tensor] = torch.compile(flex_attention, fullgraph=True)
         return found
@@ -250,12 +250,16 @@ class Kernel:
     def __call__(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, blocks: BlockMask, scale: float, softcap: float | None
     ) -> torch.Tensor:
-        if self.usable(query):
+        choice = Choice(self.usable(query))
+        if choice.faster:
             try:
                 return self._flex(query, key, value, blocks, scale, softcap)
             except torch.OutOfMemoryError:
                 raise
-            except Exception as error:  # noqa: BLE001  torch, Triton or the C compiler may fail in any way
+            except Exception as error:
+                if choice.repeated:
+                    raise
+                choice.failed()
                 self.failure = f"{type(error).__name__}: {shorten(error)[:200]}"
                 warnings.warn(
                     f"FlexAttention's kernel can't be used: attention is as exact without it, but slower ({self.failure})",
@@ -270,6 +274,7 @@ class Kernel:
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, blocks: BlockMask, scale: float, softcap: float | None
     ) -> torch.Tensor:
         # the kernel for short queries has bounds of its own, and would be one more to check
+        allow_recompilations()
         options = {"BACKEND": "TRITON"} if "BACKEND" in FlexKernelOptions.__annotations__ else {"FORCE_USE_FLEX_ATTENTION": True}
         return self.compiled(
             query,

@@ -12,6 +12,7 @@ import torch
 
 from mmrl.api.errors import shorten
 from mmrl.api.transfer import stream_of
+from mmrl.policies.choices import Choice
 
 
 class Varlen:
@@ -25,15 +26,21 @@ class Varlen:
         return query.device.type == "cuda" and query.dtype in (torch.bfloat16, torch.float16) and not dropout and not self.failure
 
     def __call__(
-        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, lengths: tuple[int, ...], scale: float
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, lengths: tuple[int, ...], scale: float, dropout: float
     ) -> torch.Tensor | None:
-        """[S, heads, width] of three like it; the sequences' lengths sum to S. None if the kernel can't be used."""
+        """[S, heads, width] of three like it; the sequences' lengths sum to S. None if the kernel isn't used."""
+        choice = Choice(self.usable(query, dropout))
+        if not choice.faster:
+            return None
         ends, longest = _ends(lengths, query.device, stream_of(query.device)), max(lengths)
         try:
             return _kernel()(query, key, value, ends, ends, longest, longest, **_scaled(scale, query.shape[-1]))
         except torch.OutOfMemoryError:
             raise
-        except Exception as error:  # noqa: BLE001  an old GPU, a width that it doesn't know, a torch without it
+        except Exception as error:
+            if choice.repeated:
+                raise
+            choice.failed()
             self.failure = f"{type(error).__name__}: {shorten(error)[:200]}"
             warnings.warn(
                 f"the kernel for pictures of several sizes can't be used: they are computed size by size ({self.failure})",

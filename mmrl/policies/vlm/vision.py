@@ -45,11 +45,9 @@ def stacked_attention(
     def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         return scaled_dot_product_attention(q, k, v, dropout_p=dropout, scale=scaling)
 
-    if VARLEN.usable(query, dropout):
-        q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
-        found = VARLEN(q, k, v, lengths, scaling)
-        if found is not None:
-            return found[None], None
+    q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
+    if (found := VARLEN(q, k, v, lengths, scaling, dropout)) is not None:
+        return found[None], None
     if len(set(lengths)) == 1:
         q, k, v = (x.view(heads, -1, lengths[0], width).transpose(0, 1) for x in (query[0], key[0], value[0]))
         return attend(q, k, v).transpose(1, 2).reshape(1, total, heads, width), None

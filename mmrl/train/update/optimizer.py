@@ -292,7 +292,7 @@ def clip_grad_norm(weights: Sequence[torch.Tensor], limit: float) -> torch.Tenso
     if not all(kinds):
         return full_tensor(torch.nn.utils.clip_grad_norm_(weights, limit))
     norms = [full_tensor(torch.nn.utils.get_total_norm([w.grad for w in kind if w.grad is not None])) for kind in kinds]
-    norm = torch.stack(norms).norm()
+    norm = torch.stack([one.to(weights[0].device) for one in norms]).norm()  # of no gradients it is a number on the host
     for kind in kinds:
         torch.nn.utils.clip_grads_with_norm_(kind, limit, norm)
     return norm
