@@ -29,7 +29,7 @@ from torch.utils._pytree import tree_leaves
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, causal_mask_function
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from machine import machine
+from machine import keep, machine
 from mmrl.policies.vlm import attention
 from mmrl.policies.vlm.packed_rows import PackedRows, packed_rows
 
@@ -158,6 +158,7 @@ def main() -> None:
             rows.append(measure(length, args))
         except torch.OutOfMemoryError as error:
             rows.append({"length": length, "out_of_memory": str(error).splitlines()[0]})
+        keep({"failure": attention.KERNEL.failure, "rows": rows})
         gc.collect()
     print(
         json.dumps(

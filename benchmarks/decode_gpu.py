@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -65,10 +66,10 @@ def chosen(sampler: LocalGenerator, logits_NV: torch.Tensor, steps: int) -> floa
 
 
 @torch.inference_mode()
-def compared(policy: VLM, inputs: list[Any], group: int, args: argparse.Namespace) -> dict[str, Any]:
-    """What one number of rows comes to."""
+def compare(policy: VLM, inputs: list[Any], group: int, args: argparse.Namespace, found: dict[str, Any]) -> Iterator[None]:
+    """Adds to `found` what one number of rows comes to; yields after each way."""
     sampler = LocalGenerator(policy, len(inputs) * group)
-    found: dict[str, Any] = {"rows": len(inputs) * group}
+    found["rows"] = len(inputs) * group
     ends: dict[str, torch.Tensor] = {}
     for way in ("plain", "padded", "rooms", "graphs"):
         graphs = DecodeGraphs(policy, sampler.batch_size)
@@ -93,9 +94,10 @@ def compared(policy: VLM, inputs: list[Any], group: int, args: argparse.Namespac
         if way == "plain":
             found["choose_ms"] = chosen(sampler, rows.logits, args.steps)
         del rows
+        yield
     allowed = ends["plain"].isfinite()
     found["gap"] = {way: float((ends[way] - ends["plain"])[allowed].abs().max()) for way in ("padded", "rooms", "graphs")}
-    return found | {"ratio": round(found["plain_ms"] / found["graphs_ms"], 2)}
+    found["ratio"] = round(found["plain_ms"] / found["graphs_ms"], 2)
 
 
 def measured(args: argparse.Namespace, found: dict[str, Any]) -> None:
@@ -108,8 +110,9 @@ def measured(args: argparse.Namespace, found: dict[str, Any]) -> None:
     found |= {"prompt_tokens": len(inputs[0].ids), "cases": []}
     for rows in args.rows:
         group = max(1, rows // len(inputs))
-        found["cases"].append(compared(policy, inputs, group, args))
-        keep(found)
+        found["cases"].append({})
+        for _ in compare(policy, inputs, group, args, found["cases"][-1]):
+            keep(found)
         if policy.device.type == "cuda":
             found["peak_gpu_memory_mb"] = round(torch.cuda.max_memory_allocated() / 2**20)
             torch.cuda.empty_cache()

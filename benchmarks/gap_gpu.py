@@ -1,6 +1,6 @@
 """The embedded sampler against the learner at real size: how far apart their log-probabilities of the sampled tokens are.
 
-    python benchmarks/gap_gpu.py [--size 3b|7b|narrow|tiny] [--dtypes bfloat16 float16 float32] [--group 8] [--tokens 64]
+    python benchmarks/gap_gpu.py [--size 3b|7b|narrow|tiny] [--dtypes float32 bfloat16 float16] [--group 8] [--tokens 64]
 
 Qwen2.5-VL's shape with random weights. The learner's forward is the update's: groups that share their prompt, if
 the model can do that, and one sequence per completion. Nats per token: mean, 99th percentile, largest. Prints one JSON object.
@@ -25,7 +25,8 @@ from mmrl.train.update.pack_conversations import pack
 from on_device import SIZES, loaded
 from step_gpu import prompts_of
 
-DTYPES = ["bfloat16", "float16", "float32"]
+DTYPES = ["float32", "bfloat16", "float16"]
+"""In order of worth."""
 
 
 @torch.no_grad()

@@ -55,7 +55,7 @@ def _sized(file: str, full: str, tiny: str) -> Callable[[str, str], list[str]]:
 
 
 ROOM = ("peak_gpu_memory_mb", "peaks_mb", "weights", "counted_steps", "error")
-TRL = {"tiny": "--case adapters --case 112px --steps 1 --threads 1", "full": "--case 3b --case 112px --steps 2 --threads 4"}
+TRL = {"tiny": "--case adapters --case 112px --steps 1 --threads 1", "full": "--case 112px --case 3b --steps 1 --threads 4"}
 
 PARTS = (
     Part(
@@ -76,28 +76,21 @@ PARTS = (
     ),
     Part(
         name="step",
-        limit=150,
-        command=_sized("step_gpu.py", "--size 3b --steps 2", "--size tiny"),
+        limit=140,
+        command=_sized("step_gpu.py", "--size 3b --steps 1", "--size tiny"),
         keys=("tokens_per_s", "mfu", "mfu_update", "median_s", "decode_step_s", "logprob_gap", *ROOM),
         aim="10,000 tokens a second on an H200, 7,000 on an H100",
     ),
     Part(
-        name="decode",
-        limit=49,
-        command=_sized("decode_gpu.py", "--size 3b", "--size tiny"),
-        keys=("cases", "peak_gpu_memory_mb", "error"),
-        aim="6 ms a token for 64 rows, 11 ms for 320",
-    ),
-    Part(
-        name="attention",
-        limit=60,
-        command=_sized("attention.py", "--lengths 4096 16384 --runs 3", "--lengths 256 --runs 1"),
-        keys=("failure", "rows"),
-        aim="no square of the row, and faster",
+        name="gap",
+        limit=150,
+        command=_sized("gap_gpu.py", "--size 3b", "--size tiny --prompts 2 --tokens 16"),
+        keys=("bfloat16", "float16", "float32"),
+        aim="mean 5e-3 in bfloat16, 1e-5 in float32",
     ),
     Part(
         name="trl",
-        limit=90,
+        limit=220,
         command=_sized("vs_trl.py", TRL["full"], TRL["tiny"]),
         keys=tuple(f"{case}.{key}" for case in ("3b", "adapters", "112px") for key in ("ratio", "median_s", "peak_mb", "error")),
         aim="5 times",
@@ -105,30 +98,32 @@ PARTS = (
     ),
     Part(
         name="packing",
-        limit=60,
+        limit=100,
         command=_sized("packing_gpu.py", "--size 3b --runs 2", "--size tiny --runs 1"),
         keys=("cases",),
         aim="as many times as there are fewer tokens",
     ),
     Part(
-        name="gap",
-        limit=60,
-        command=_sized("gap_gpu.py", "--size 3b", "--size tiny --prompts 2 --tokens 16"),
-        keys=("bfloat16", "float16", "float32"),
-        aim="mean 5e-3 in bfloat16, 1e-5 in float32",
+        name="decode",
+        limit=90,
+        command=_sized("decode_gpu.py", "--size 3b", "--size tiny"),
+        keys=("cases", "peak_gpu_memory_mb", "error"),
+        aim="6 ms a token for 64 rows, 11 ms for 320",
     ),
     Part(
         name="vla",
-        limit=110,
+        limit=150,
         command=_sized(
-            "vla_gpu.py", "--size 7b --steps 2 --episode 10", "--size tiny --environments 4 --episode 2 --steps 1 --pixels 56"
+            "vla_gpu.py",
+            "--size 7b --steps 1 --episode 10 --no-profile",
+            "--size tiny --environments 4 --episode 2 --steps 1 --pixels 56",
         ),
         keys=("steps_per_s", "collect_steps_per_s", "collect_s", "update_s", "policy_idle_share", "logprob_gap", *ROOM),
         aim="50 environment steps a second",
     ),
     Part(
         name="plan",
-        limit=60,
+        limit=85,
         command=_sized(
             "plan.py", "--size 3b --checkpointing --prompts 8 --group 5 --tokens 200 --pixels 512 --steps 1", "--steps 1"
         ),
@@ -137,7 +132,7 @@ PARTS = (
     ),
     Part(
         name="memory",
-        limit=60,
+        limit=110,
         command=_sized("memory_gpu.py", "", "--size tiny"),
         keys=("cases",),
         aim="within 10% of mmrl plan, 7B over 4 bits within 24 GB",
@@ -145,11 +140,18 @@ PARTS = (
     ),
     Part(
         name="curves",
-        limit=300,
+        limit=330,
         command=_sized("curves_gpu.py", "", "--steps 3"),
         keys=(*(f"{task}.{key}" for task in ("digits", "grounding", "robot") for key in ("last", "within")), "failed"),
         aim="within the CPU's interval",
         shares=True,
         needs=("sklearn", "scipy"),
+    ),
+    Part(
+        name="attention",
+        limit=60,
+        command=_sized("attention.py", "--lengths 4096 16384 --runs 3", "--lengths 256 --runs 1"),
+        keys=("failure", "rows"),
+        aim="no square of the row, and faster",
     ),
 )

@@ -76,7 +76,6 @@ def config_of(size: str, small: Any) -> Any:
 
 def built(size: str, device: str, dtype: torch.dtype, attention: str = "sdpa") -> tuple[Any, Any]:
     """(model of that size with random weights on the device, a tiny model's processor)."""
-    prepare_device(device, "float32" if dtype == torch.float32 else "bfloat16")
     import transformers
 
     if size == "tiny":
@@ -98,6 +97,7 @@ def weights_made(size: str, device: str) -> Iterator[None]:
     real = vlm.load
 
     def load(config: PolicyConfig, name: str, seed: int) -> tuple[Any, Any]:
+        prepare_device(device, config.dtype)
         return built(size, device, getattr(torch, config.dtype), config.dense_attention)
 
     if size != "tiny":

@@ -15,6 +15,7 @@ import argparse
 import gc
 import json
 import statistics
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -77,7 +78,8 @@ def relative(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> float:
     return (gap / sum(float(b.float().square().sum()) for _, b in pairs)) ** 0.5
 
 
-def compare(policy: VLM, case: dict[str, int], args: argparse.Namespace) -> dict[str, Any]:
+def compare(policy: VLM, case: dict[str, int], args: argparse.Namespace, tell: Callable[[Any], None]) -> dict[str, Any]:
+    """tell: is given the seconds of each run so far."""
     rollouts = rollouts_of(policy, args.groups, **case)
     credit = Credit(advantages=torch.randn(len(rollouts), generator=torch.Generator().manual_seed(1)))
     batches = {
@@ -98,6 +100,7 @@ def compare(policy: VLM, case: dict[str, int], args: argparse.Namespace) -> dict
                 seconds[way].append(taken)
             if run < args.runs:
                 results[way] = (results[way][0], [])
+        tell({"seconds": seconds})
         if run == args.runs:  # only the last run holds both gradients
             (ours, gradients), (theirs, others) = results["shared"], results["alone"]
             gap = (ours - theirs).abs()
@@ -129,7 +132,7 @@ def main() -> None:
         policy = loaded(size, args.device, args.dtype)
         for name, case in (TINY if size == "tiny" else CASES).items():
             try:
-                found[f"{size} {name}"] = compare(policy, case, args)
+                found[f"{size} {name}"] = compare(policy, case, args, lambda now, n=name: keep({"cases": found | {n: now}}))
             except torch.OutOfMemoryError as error:
                 found[f"{size} {name}"] = {"out_of_memory": str(error).splitlines()[0]}
             policy.model.zero_grad()

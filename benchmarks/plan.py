@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from machine import machine
+from machine import keep, machine
 from mmrl.algorithms.presets import load_algorithm
 from mmrl.api.types import Prompt, user_message
 from mmrl.config.sections import RlStage, RunConfig
@@ -164,6 +164,7 @@ def measured(
         for key, value in found.items():
             times.setdefault(key, []).append(value)
         memory |= {"peak: generate": sampled[0], "peak: update": learned[0]}
+        keep({"measured_s": times, "measured_bytes": memory})
     fixed = held(policy, learner)
     if args.device == "cpu":
         memory = with_pressure(config, policy, prompts, batch, learner, collector, args, sum(fixed.values()))

@@ -166,7 +166,7 @@ def compute(args: argparse.Namespace) -> dict[str, Row]:
     finally:
         for worker in workers:
             worker.stop()
-    return {name: found[name] for name in names}
+    return {name: found.get(name, {"state": "error", "why": "nobody computed it"}) for name in names}
 
 
 def _line(name: str, row: Row) -> str:

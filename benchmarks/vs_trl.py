@@ -27,6 +27,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -251,7 +252,10 @@ def peak_mb(device: str) -> float:
     return torch.cuda.max_memory_allocated() / 2**20
 
 
-def compare(name: str, steps: int, threads: int, device: str, family: str = "", warmup: int = 1) -> dict[str, Any]:
+def compare(
+    name: str, steps: int, threads: int, device: str, family: str = "", warmup: int = 1, tell: Callable[[Any], None] | None = None
+) -> dict[str, Any]:
+    """tell: is given what is known after each counted step."""
     case = dict(CASES[name])
     if family and "family" in case:
         case["family"] = family
@@ -267,13 +271,15 @@ def compare(name: str, steps: int, threads: int, device: str, family: str = "", 
         for system in ("trl", "mmrl")
     }
     try:
-        return _alternating(workers, steps, warmup) | case
+        return _alternating(workers, steps, warmup, lambda found: tell(found | case) if tell else None) | case
     finally:
         for process in workers.values():
             process.kill()  # otherwise a failed case would hold the device's memory
 
 
-def _alternating(workers: dict[str, subprocess.Popen[str]], steps: int, warmup: int) -> dict[str, Any]:
+def _alternating(
+    workers: dict[str, subprocess.Popen[str]], steps: int, warmup: int, tell: Callable[[dict[str, Any]], None]
+) -> dict[str, Any]:
     """Steps of each system in turn."""
     for system, process in workers.items():
         _expect(process, "ready", system)
@@ -289,9 +295,15 @@ def _alternating(workers: dict[str, subprocess.Popen[str]], steps: int, warmup: 
             peak[system] = answer["peak_mb"]
             if step < steps + warmup - 1:
                 _expect(process, "ready", system)
+        if step >= warmup:
+            tell(_ratio(seconds, peak))
     for process in workers.values():
         process.stdin.close()
         process.wait(timeout=120)
+    return _ratio(seconds, peak)
+
+
+def _ratio(seconds: dict[str, list[float]], peak: dict[str, float]) -> dict[str, Any]:
     medians = {s: statistics.median(v) for s, v in seconds.items()}
     return {
         "seconds": {s: [round(x, 3) for x in v] for s, v in seconds.items()},
@@ -306,6 +318,12 @@ def _expect(process: subprocess.Popen[str], start: str, system: str) -> str:
     if not line.startswith(start):
         raise RuntimeError(f"{system}'s process wrote {line!r} instead of {start!r}: its errors are above")
     return line
+
+
+def _keep_case(results: dict[str, Any], name: str, found: dict[str, Any]) -> None:
+    from machine import keep
+
+    keep(results | {name: found})
 
 
 def main() -> None:
@@ -328,7 +346,8 @@ def main() -> None:
     for name in args.case or USUAL:
         steps = args.steps * (10 if name == "112px" else 1)
         try:
-            results[name] = compare(name, steps, args.threads, args.device, args.family)
+            tell = partial(_keep_case, results, name)
+            results[name] = compare(name, steps, args.threads, args.device, args.family, tell=tell)
         except RuntimeError as error:  # the other cases go on
             results[name] = {"error": str(error)}
         keep(results)

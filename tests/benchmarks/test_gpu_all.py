@@ -132,7 +132,8 @@ def test_every_part_names_a_benchmark_that_is_there():
         for size, device in (("full", "cuda"), ("tiny", "cpu")):
             file, *options = part.command(size, device)
             assert (ROOT / "benchmarks" / file).is_file() and device in options
-    assert sum(part.limit for part in PARTS if part.name != "curves") < 1000 and PARTS[0].name == "self_test"
+    alone = sum(part.limit for part in PARTS if part.name != "digits")  # which is beside the self-test
+    assert alone < 1700 and PARTS[0].name == "self_test", "half an hour, with what it takes to start"
 
 
 # -- the bundle -----------------------------------------------------------------------------------------------------------------
