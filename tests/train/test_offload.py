@@ -127,9 +127,24 @@ def means(optimizer):
 
 def test_memory_of_the_host_is_made_once(monkeypatch):
     kept = []
-    like = offload.Offload._like
-    monkeypatch.setattr(offload.Offload, "_like", staticmethod(lambda value: kept.append(value.shape) or like(value)))
+    like = offload.HostMemory.like
+    monkeypatch.setattr(offload.HostMemory, "like", lambda self, value: kept.append(value.shape) or like(self, value))
     weights = made(torch.bfloat16)
     optimizer = optimizer_of(weights, "adamw", True)
     steps(optimizer, weights, 0, 4)
     assert len(kept) == 3 * len(SHAPES), "a master and two means of each weight"
+
+
+def test_small_tensors_share_pieces_of_the_hosts_memory():
+    """Each piece is rounded up to a power of two where it is pinned."""
+    memory = offload.HostMemory(False, 1024)
+    shapes = ((5,), (3, 40), (100,), (2, 64), (200,))
+    made = [memory.like(torch.empty(shape, dtype=torch.float32)) for shape in shapes]
+    for number, one in enumerate(made):
+        one.fill_(number)
+    assert all(one.eq(number).all() and one.is_contiguous() for number, one in enumerate(made)), "none lies over another"
+    assert [tuple(one.shape) for one in made] == list(shapes) and not any(one.data_ptr() % offload.ALIGNED for one in made)
+    pieces = [one.untyped_storage().data_ptr() for one in made]
+    assert pieces[0] == pieces[1] == pieces[2] != pieces[3]
+    assert pieces[4] not in pieces[:4], "it is more than half of one"
+    assert memory.like(torch.empty(7, dtype=torch.bfloat16)).dtype == torch.bfloat16

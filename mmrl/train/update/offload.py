@@ -12,6 +12,11 @@ from mmrl.train.update.rules import TABLES, Rule
 
 AT_ONCE = 2**27
 """Weights that are stepped together, unless one alone has more."""
+ROOM = 2**30
+"""Most bytes of pinned memory that tensors share. torch rounds what is pinned up to a power of two: alone, the masters and means of
+a 3B would take 64 GiB for 42."""
+ALIGNED = 64
+"""Tensors begin at multiples of this many bytes."""
 
 
 class Offload:
@@ -21,8 +26,10 @@ class Offload:
     def __init__(self, rule: Rule, masters: Sequence[torch.Tensor]) -> None:
         """masters: those that aren't the weights themselves."""
         self.rule = rule
-        self.device: torch.device = rule.param_groups[0]["params"][0].device
-        self.masters = {id(master): self._like(master) for master in masters}
+        weights = [weight for group in rule.param_groups for weight in group["params"]]
+        self.device: torch.device = weights[0].device
+        self.host = HostMemory(self.device.type == "cuda", min(ROOM, sum(_room(4 * weight.numel()) for weight in weights)))
+        self.masters = {id(master): self.host.like(master) for master in masters}
         self.states: dict[tuple[int, str], torch.Tensor] = {}
         self.leave(masters)
 
@@ -77,7 +84,7 @@ class Offload:
                     continue
                 host = self.states.get((id(weight), key))
                 if host is None:
-                    host = self.states[id(weight), key] = self._like(value)
+                    host = self.states[id(weight), key] = self.host.like(value)
                 host.copy_(value, non_blocking=True)
                 held[key] = host
 
@@ -91,6 +98,28 @@ class Offload:
             with CAPTURING:
                 torch.cuda.synchronize(self.device)
 
-    @staticmethod
-    def _like(value: torch.Tensor) -> torch.Tensor:
-        return torch.empty_like(value, device="cpu", requires_grad=False, pin_memory=value.is_cuda)
+
+class HostMemory:
+    """Tensors in the host's memory, many in one piece of it."""
+
+    def __init__(self, pinned: bool, size: int) -> None:
+        """size: bytes of a piece. Tensors of more than half of it have pieces of their own."""
+        self.pinned, self.size = pinned, size
+        self.piece_B = torch.empty(0, dtype=torch.uint8)
+        self.end = 0
+        """Bytes of the piece that are taken."""
+
+    def like(self, value: torch.Tensor) -> torch.Tensor:
+        """A contiguous tensor of its shape and dtype, with any numbers."""
+        count = value.numel() * value.element_size()
+        if 2 * count > self.size:
+            return torch.empty(value.shape, dtype=value.dtype, pin_memory=self.pinned)
+        if self.end + count > len(self.piece_B):
+            self.piece_B, self.end = torch.empty(self.size, dtype=torch.uint8, pin_memory=self.pinned), 0
+        found = self.piece_B[self.end : self.end + count].view(value.dtype).view(value.shape)
+        self.end += _room(count)
+        return found
+
+
+def _room(count: int) -> int:
+    return -(-count // ALIGNED) * ALIGNED
