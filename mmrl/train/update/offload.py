@@ -13,8 +13,8 @@ from mmrl.train.update.rules import TABLES, Rule
 AT_ONCE = 2**27
 """Weights that are stepped together, unless one alone has more."""
 ROOM = 2**30
-"""Most bytes of pinned memory that tensors share. torch rounds what is pinned up to a power of two: alone, the masters and means of
-a 3B would take 64 GiB for 42."""
+"""Most bytes of pinned memory that tensors share. torch rounds what is pinned up to a power of two: alone, the masters and means
+of a 3B would take 64 GiB for 42."""
 ALIGNED = 64
 """Tensors begin at multiples of this many bytes."""
 
