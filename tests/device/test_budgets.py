@@ -17,7 +17,8 @@ from mmrl.algorithms.presets import load_algorithm
 from mmrl.api.simulators.processes.simulator import ProcessSimulator
 from mmrl.api.simulators.types import ActionSpec
 from mmrl.config.load import parse_config
-from mmrl.config.sections import PolicyConfig, SimulateConfig
+from mmrl.config.sections import OffPolicyStage, PolicyConfig, SimulateConfig
+from mmrl.policies.actors import NoisyTanh, SquashedNormal
 from mmrl.policies.vlm import families
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.registry import plugins
@@ -29,6 +30,9 @@ from mmrl.train.update.learner import Learner
 from mmrl.train.update.pack_conversations import pack
 from mmrl.train.update.pack_trajectories import pack_trajectories
 from mmrl.train.update.packer import PackOptions
+from mmrl.train.update.replay import Episode, Layout, Replay
+from mmrl.train.update.rlpd import Rlpd
+from mmrl.train.update.td3 import Td3
 
 BUDGETS = {
     # the embedded sampler; the prompts of a call have several lengths
@@ -46,6 +50,11 @@ BUDGETS = {
     "a step of processes": (0, 1),  # what they show and say, from pinned memory
     "packing a micro-batch of calls": (0, 2),  # of them, and their rows of the observations
     "a micro-batch of calls": (0, 0),
+    # an update from a memory
+    "a step of the critics": (3, 3),  # is the loss finite, the gradient's norm, the errors; batch, noise, which critics
+    "its novelty": (1, 0),  # for its deviation from all so far; the memory's states are there already
+    "a step of RLPD's policy": (5, 1),  # as of the critics, of it and its temperature; the figures of all; noise
+    "a step of TD3's policy": (3, 0),
 }
 """What -> (waits, copies that nobody waits for). A smaller number is to be written down."""
 FAMILIES = {
@@ -177,6 +186,28 @@ def test_a_step_of_the_environments_waits_for_what_came_of_it(device):
     assert each(*packing, more) == BUDGETS["packing a micro-batch of calls"]
     assert each(*update, more) == BUDGETS["a micro-batch of calls"]
     collector.close()
+
+
+def from_memory(device, learner, memory, updates):
+    """(costs of an update with so many steps of the critics while they explore, costs afterwards)."""
+    stage = {"steps": 9, "batch_size": 8, "updates": updates, "hidden": [4], "explore_steps": 5}
+    stage = OffPolicyStage(kind="off-policy", **stage, **({"td3": {}} if learner is Td3 else {}))
+    actor = NoisyTanh(3, 2, noise=0.1, hidden=(4,)) if learner is Td3 else SquashedNormal(3, 2, hidden=(4,))
+    made = learner(actor.to("cuda"), 3, stage, 1)
+    return [cost(device, made.update, memory, None, step) for step in (0, 7)]
+
+
+@pytest.mark.parametrize("learner, policy", [(Rlpd, "a step of RLPD's policy"), (Td3, "a step of TD3's policy")])
+def test_an_update_from_a_memory_brings_its_batches_over_at_once_and_the_memory_never_again(device, learner, policy):
+    memory = Replay(Layout(simulator="x", action=2, features=3), 50, gamma=0.9)
+    seen = {"seen_TF": torch.rand(20, 3), "after_TF": torch.rand(20, 3), "actions_TA": torch.rand(20, 2)}
+    memory.add(Episode(**seen, rewards_T=torch.rand(20), terminated=True))
+    few, many = (from_memory(device, learner, memory, updates) for updates in (1, 3))
+    one = BUDGETS["a step of the critics"]
+    assert each(few[1], many[1], 2) == one
+    assert tuple(a - b for a, b in zip(few[1], one, strict=True)) == BUDGETS[policy]
+    explored = [tuple(a - b for a, b in zip(*costs, strict=True)) for costs in (few, many)]
+    assert explored[0] == each(*explored, 2) == BUDGETS["its novelty"]
 
 
 @pytest.mark.parametrize("where", ["cpu", "cuda"])

@@ -178,6 +178,33 @@ def test_the_policy_is_on_its_stream_and_the_simulator_on_the_default_one(play, 
     assert len(STREAMS.all) == 2 and seen["act"] == {False, True}, "there is nothing beside which a single lane's policy acts"
 
 
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_whatever_thread_steps_a_simulator_is_on_its_gpu(play, monkeypatch, lanes):
+    """A new thread is on the first one, where code that names no device would compute."""
+    from dial_simulator import Dial
+
+    current, seen, kinds = threading.local(), [], {name: getattr(Dial, name) for name in ("step", "reset")}
+
+    @contextlib.contextmanager
+    def entered(device):
+        current.gpu = torch.device(device)
+        yield
+        del current.gpu
+
+    def noted(real):
+        def call(*arguments, **options):
+            seen.append(vars(current).get("gpu"))
+            return real(*arguments, **options)
+
+        return call
+
+    monkeypatch.setattr(torch.cuda, "device", entered)
+    for name, real in kinds.items():
+        monkeypatch.setattr(Dial, name, noted(real))
+    play(lanes=lanes)
+    assert set(seen) == {torch.device("cuda")} and len(seen) > 4
+
+
 def followed(monkeypatch, where):
     """Events are only followed by the policy's stream, or only by the default one."""
     real = streams.ActingStream.follow

@@ -151,6 +151,38 @@ def test_a_group_begins_in_one_state_where_seeds_are_not_each_environments_own(m
     assert len(set(starts[:4])) == 1 and len(set(starts[4:])) == 1 and starts[0] != starts[4]
 
 
+@pytest.mark.parametrize("environments", [8, 64])
+def test_the_calls_with_which_groups_begin_do_not_grow_with_the_environments(monkeypatch, environments):
+    """One reset for the new starts and, where the simulator joins states, one restore for all others of their groups."""
+    import dial
+
+    def join(self, states):
+        return {name: torch.cat([state[name] for state in states]) for name in states[0]}
+
+    monkeypatch.setattr(dial.Dial, "join", join, raising=False)
+    monkeypatch.setattr(lockstep, "make_lane", planted := counted(lockstep.make_lane))
+    made = collector(environments=environments, never=True)
+    found = collected(made, prompts(environments // 4), group_size=4)
+    assert planted.calls == [("reset", environments // 4), ("restore", 3 * environments // 4)]
+    starts = [tuple(r.data.state[0].tolist()) for r in found]
+    assert len(set(starts)) == environments // 4 and all(len(set(starts[n : n + 4])) == 1 for n in range(0, environments, 4))
+
+
+def counted(make):
+    """`make_lane` whose seeds don't fix starts; `calls` are the resets and restores, each with its number of environments."""
+
+    def planted(*arguments):
+        lane = make(*arguments)
+        lane.spec = replace(lane.spec, capabilities=frozenset({"partial-reset", "snapshot"}))
+        reset, restore = lane.simulator.reset, lane.simulator.restore
+        lane.simulator.reset = lambda seeds, *rest: planted.calls.append(("reset", len(seeds))) or reset(seeds, *rest)
+        lane.simulator.restore = lambda ids, state: planted.calls.append(("restore", len(ids))) or restore(ids, state)
+        return lane
+
+    planted.calls = []
+    return planted
+
+
 def test_without_partial_resets_all_wait_for_the_last(monkeypatch):
     import dial
 

@@ -193,8 +193,10 @@ def test_while_it_explores_novelty_is_paid_in_standard_deviations_and_the_critic
     """The target of each update against a slow reference, and the deviation over all that was paid so far."""
     policy, online = learner(2, explore_steps=3, steps=9, updates=1, subset=4), memory(12)
     first = {name: x.clone() for name, x in policy.critic.state_dict().items()}
-    seen, paid = online.states.numpy(), []
+    paid: list[float] = []
     for number in range(3):
+        online.add(walk(None, 100 + number))
+        seen = online.states.numpy()
         drawn = online.draw(64, derive(2, "off-policy", number, 0))
         far = np.array([np.sort(np.abs(seen[:, 0] - s))[5] for s in drawn.seen_nF[:, 0].numpy()])
         paid += far.tolist()

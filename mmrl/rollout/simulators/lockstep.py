@@ -18,6 +18,7 @@ from mmrl.api.seeds import derive
 from mmrl.api.simulators.history import in_track
 from mmrl.api.simulators.types import Demonstration, Observation, Simulation, TrajectoryData
 from mmrl.api.types import Prompt, Status
+from mmrl.compute.devices import current_gpu
 from mmrl.compute.ranks import Reduction
 from mmrl.config.sections import SimulateConfig
 from mmrl.policies.acting.base import ActingPolicy, ActionSample
@@ -242,13 +243,14 @@ class SimulatorCollector:
 
         def timed() -> torch.cuda.Event | None:
             started = time.perf_counter()
-            self._stream.follow(acted)
-            with plugin_errors(lane.who):
-                work(*arguments)
-            self.seconds["stepping"] += time.perf_counter() - started
-            if not self._pool:
-                self.seconds["waiting"] += time.perf_counter() - started
-            return self._stream.mark()
+            with current_gpu(torch.device(self.device)):  # a new thread begins on the machine's first GPU
+                self._stream.follow(acted)
+                with plugin_errors(lane.who):
+                    work(*arguments)
+                self.seconds["stepping"] += time.perf_counter() - started
+                if not self._pool:
+                    self.seconds["waiting"] += time.perf_counter() - started
+                return self._stream.mark()
 
         if self._pool:
             return self._pool.submit(timed)

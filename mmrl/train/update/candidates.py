@@ -9,6 +9,7 @@ import torch
 
 from mmrl.api.episodes import Trajectory
 from mmrl.api.simulators.types import Observation, TrajectoryData
+from mmrl.api.transfer import upload_one
 from mmrl.api.types import Prompt, Status
 from mmrl.policies.acting.base import ActingPolicy
 from mmrl.policies.squashed import Squashed
@@ -47,7 +48,7 @@ class OfFeatures:
     def of(self, drawn: Drawn, after: bool, generator: torch.Generator) -> torch.Tensor:
         features = drawn.after_nF if after else drawn.seen_nF
         noise = torch.randn(len(features), self.many, self.policy.dims, generator=generator)
-        return self.policy.actor.sample(features, noise.to(features.device))[0]
+        return self.policy.actor.sample(features, upload_one(noise, features.device))[0]
 
     def imitations(self, drawn: Drawn, actions: torch.Tensor) -> list[Trajectory]:
         nothing = Observation(images={}, state=None, instructions=[""] * len(actions))
@@ -75,7 +76,7 @@ class OfScenes:
             seeds_n = torch.full_like(calls_n, self._seed)
             found = self.policy.candidates(self._shown(some), seeds_n, calls_n, self.many).flatten(2)
             self._known |= zip(some, found.cpu(), strict=True)
-        return torch.stack([self._known[key] for key in keys]).to(drawn.seen_nF.device)
+        return upload_one(torch.stack([self._known[key] for key in keys]), drawn.seen_nF.device)
 
     def imitations(self, drawn: Drawn, actions: torch.Tensor) -> list[Trajectory]:
         seen = self._shown(self._keys(drawn.places_n, after=False)).on(self.policy.device)

@@ -13,12 +13,16 @@ from torch import nn
 from mmrl.algorithms import off_policy
 from mmrl.api.errors import UserError
 from mmrl.api.seeds import derive
+from mmrl.api.transfer import download, upload_one
 from mmrl.config.sections import OffPolicyStage
 from mmrl.policies.action_values import ActionValues
 from mmrl.policies.return_bins import Bins, distributional_loss
 from mmrl.policies.shard_files import Under
 from mmrl.train.update.optimizer import Optimizer
 from mmrl.train.update.replay import Drawn, Replay, draw_mixed
+
+Figures = dict[str, float | torch.Tensor]
+"""Name -> a metric; of those on the device only the last ones are wanted, so nobody waits for them before `read`."""
 
 
 class Critics:
@@ -35,6 +39,8 @@ class Critics:
         self.critic = self._new_critic(seed)
         self.novelty = Spread()
         """Of the novelty that was paid so far."""
+        self._visited: tuple[Replay, int, torch.Tensor] | None = None
+        """While the policy explores: a memory, how many transitions it had got, and its states, on the device."""
         self.target = copy.deepcopy(self.critic).requires_grad_(False)
         self.modules: dict[str, nn.Module] = {"critic": self.critic, "target": self.target}
         """What is saved beside the policy."""
@@ -57,6 +63,7 @@ class Critics:
         self.critic.load_state_dict(fresh)
         self.target.load_state_dict(fresh)
         self.optimizers["critic"].forget()
+        self._visited = None
 
     # -- what a subclass defines ------------------------------------------------------------------------------------------
 
@@ -68,15 +75,15 @@ class Critics:
         """Cal-QL's penalty."""
         raise NotImplementedError
 
-    def learn_beside(self, drawn: Drawn, step: int) -> dict[str, float]:
+    def learn_beside(self, drawn: Drawn, step: int) -> Figures:
         """One step of what else the targets are made of, before the target critics move. Returns metrics."""
         return {}
 
     # -- an update --------------------------------------------------------------------------------------------------------
 
-    def learn_values(self, online: Replay, offline: Replay | None, step: int) -> tuple[Drawn, torch.Generator, dict[str, float]]:
+    def learn_values(self, online: Replay, offline: Replay | None, step: int) -> tuple[Drawn, torch.Generator, Figures]:
         """`updates` steps of the critics. Returns the last batch, its generator, and metrics."""
-        figures: dict[str, float] = {}
+        figures: Figures = {}
         stage, share = self.stage, self.stage.offline_share if offline is not None else 0.0
         for number in range(stage.updates):
             seed = derive(self.seed, "off-policy", self.calls, number)
@@ -84,24 +91,30 @@ class Critics:
             generator = torch.Generator().manual_seed(derive(seed, "noise"))
             novelty = {}
             if step < stage.explore_steps:
-                far_n = off_policy.novelty(drawn.seen_nF, online.states.to(self.device))
-                self.novelty.add(far_n)
+                far_n = off_policy.novelty(drawn.seen_nF, self._states(online))
+                self.novelty.add(far_n.cpu())
                 drawn = replace(drawn, rewards_n=far_n / self.novelty.std)
-                novelty = {"off_policy/novelty": far_n.mean().item()}
+                novelty = {"off_policy/novelty": far_n.mean()}
             errors_n, figures = self._update_critic(drawn, generator, step)
             figures |= novelty
             online.reprioritise(drawn.places_n, errors_n)
         self.calls += 1
         return drawn, generator, figures
 
+    def _states(self, memory: Replay) -> torch.Tensor:
+        """The memory's states on the device: while nothing is added, many updates are paid for novelty among the same ones."""
+        if self._visited is None or self._visited[:2] != (memory, memory.added):
+            self._visited = memory, memory.added, memory.states.to(self.device)
+        return self._visited[2]
+
     def noise(self, shape: Sequence[int], generator: torch.Generator) -> torch.Tensor:
         """Standard normal numbers, the same on every device."""
-        return torch.randn(*shape, generator=generator).to(self.device)
+        return upload_one(torch.randn(*shape, generator=generator), self.device)
 
     def pessimistic(self, features_nF: torch.Tensor, actions_nA: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         """[n]: the lowest value of a subset of the target critics, drawn anew."""
-        subset = torch.randperm(self.stage.critics, generator=generator)[: self.stage.subset].to(self.device)
-        return off_policy.lowest(self.target(features_nF, actions_nA), subset)
+        subset = torch.randperm(self.stage.critics, generator=generator)[: self.stage.subset]
+        return off_policy.lowest(self.target(features_nF, actions_nA), upload_one(subset, self.device))
 
     def mean_value(self, features_nF: torch.Tensor, actions_nA: torch.Tensor) -> torch.Tensor:
         """The mean over critics [n], as REDQ, RLPD and ResFiT have it, with a gradient by the actions alone."""
@@ -113,9 +126,9 @@ class Critics:
     def anywhere(self, drawn: Drawn, generator: torch.Generator) -> torch.Tensor:
         """[n, M, A]: actions in the whole of [-1, 1], for the penalty."""
         shape = (len(drawn.rewards_n), self.stage.conservative_samples, self.dims)
-        return (torch.rand(shape, generator=generator) * 2 - 1).to(self.device)
+        return upload_one(torch.rand(shape, generator=generator) * 2 - 1, self.device)
 
-    def _update_critic(self, drawn: Drawn, generator: torch.Generator, step: int) -> tuple[torch.Tensor, dict[str, float]]:
+    def _update_critic(self, drawn: Drawn, generator: torch.Generator, step: int) -> tuple[torch.Tensor, Figures]:
         """(errors [n], metrics)."""
         stage = self.stage
         with torch.no_grad():
@@ -129,10 +142,10 @@ class Critics:
         else:
             q_En = outputs
             loss = off_policy.td_loss(q_En, targets, drawn.weights_n)
-        figures = {"value_loss": loss.item(), "value": q_En.mean().item()}
+        figures: Figures = {"value_loss": loss.detach(), "value": q_En.detach().mean()}
         if stage.conservative:
             penalty = self.contrasted(drawn, q_En, generator)
-            figures["off_policy/conservative"] = penalty.item()
+            figures["off_policy/conservative"] = penalty.detach()
             loss = loss + stage.conservative * penalty
         figures["grad_norm/critic"] = self.stepped("critic", loss, step)["grad_norm"]
         figures |= self.learn_beside(drawn, step)
@@ -202,6 +215,12 @@ class Spread:
 
     def load_state(self, saved: torch.Tensor) -> None:
         self.count, self.mean, self.squares = saved.tolist()
+
+
+def read(figures: Mapping[str, float | torch.Tensor]) -> dict[str, float]:
+    """The metrics as numbers, those on the device by one copy."""
+    told = download({name: x for name, x in figures.items() if isinstance(x, torch.Tensor)})
+    return {name: float(told.get(name, x)) for name, x in figures.items()}
 
 
 def even_density(drawn: Drawn, many: int, dims: int) -> torch.Tensor:

@@ -9,13 +9,14 @@ import torch
 
 from mmrl.algorithms import off_policy
 from mmrl.api.seeds import derive
+from mmrl.api.transfer import upload_one
 from mmrl.config.sections import OffPolicyStage
 from mmrl.policies.acting.heads import categorical
 from mmrl.policies.action_values import ActionValues
 from mmrl.policies.eyes import Eyes
 from mmrl.policies.shard_files import Under
 from mmrl.train.update.candidates import Candidates
-from mmrl.train.update.critics import Critics
+from mmrl.train.update.critics import Critics, Figures, read
 from mmrl.train.update.learner import Learner
 from mmrl.train.update.optimizer import Optimizer
 from mmrl.train.update.replay import Drawn, Replay, draw_mixed
@@ -81,7 +82,7 @@ class Improving(Critics):
 
     def update(self, online: Replay, offline: Replay | None = None, step: int = 0) -> dict[str, float]:
         """`updates` steps of the critics. Returns metrics."""
-        return self.learn_values(online, offline, step)[2]
+        return read(self.learn_values(online, offline, step)[2])
 
     def following(self, drawn: Drawn, generator: torch.Generator) -> torch.Tensor:
         if self.values is not None:
@@ -94,7 +95,7 @@ class Improving(Critics):
         assert self.values is not None
         return self.values.outputs(features_nF, features_nF.new_zeros(len(features_nF), 0))[0]
 
-    def learn_beside(self, drawn: Drawn, step: int) -> dict[str, float]:
+    def learn_beside(self, drawn: Drawn, step: int) -> Figures:
         """The values learn an expectile of the lowest of all target critics at the memory's actions. The order is that of the
         published code, in which all losses are of the weights before the update."""
         if self.values is None:
@@ -105,7 +106,7 @@ class Improving(Critics):
         loss = off_policy.expectile_loss(q_n, values_n, drawn.weights_n, expectile=self.how.expectile)
         self.stepped("values", loss, step)
         above = (q_n > values_n.detach()).float().mean()
-        return {"off_policy/expectile_loss": loss.item(), "off_policy/above_value": above.item()}
+        return {"off_policy/expectile_loss": loss.detach(), "off_policy/above_value": above}
 
     def contrasted(self, drawn: Drawn, q_En: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         """Without weights by density, which no policy has to give: the data's own action is among the candidates, and the
@@ -128,7 +129,7 @@ class Improving(Critics):
         generator = torch.Generator().manual_seed(derive(seed, "noise"))
         candidates = self.source.of(drawn, False, generator)
         instead = drawn.actions_nA if self.how.data_action else None
-        uniform_n = torch.rand(len(candidates), generator=generator).to(self.device)
+        uniform_n = upload_one(torch.rand(len(candidates), generator=generator), self.device)
         best = self.picked(drawn.seen_nF, candidates, self.how.imitation_temperature, uniform_n, instead)
         with torch.no_grad():
             gain = self.critic(drawn.seen_nF, best).mean() - self.critic(drawn.seen_nF, candidates).mean()

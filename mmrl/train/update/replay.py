@@ -12,6 +12,7 @@ import torch
 from mmrl.algorithms.off_policy import returns_to_go
 from mmrl.api.errors import UserError
 from mmrl.api.seeds import derive
+from mmrl.api.transfer import upload
 from mmrl.train.update.digested import read, write
 
 SMALLEST = 1e-6
@@ -77,8 +78,7 @@ class Drawn:
 
     def on(self, device: torch.device) -> Drawn:
         """The same on this device, the places excepted."""
-        there = {name: x.to(device) for name, x in _fields(self).items() if name not in PLACES}
-        return replace(self, **there)
+        return Drawn(**upload(_fields(self), device, on_host=PLACES))
 
 
 class Replay:

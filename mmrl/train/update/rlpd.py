@@ -12,7 +12,7 @@ from mmrl.algorithms import off_policy
 from mmrl.api.errors import UserError
 from mmrl.config.sections import OffPolicyStage
 from mmrl.policies.actors import Actor, SquashedNormal
-from mmrl.train.update.critics import Critics, even_density
+from mmrl.train.update.critics import Critics, Figures, even_density, read
 from mmrl.train.update.optimizer import Optimizer
 from mmrl.train.update.replay import Drawn, Replay
 
@@ -47,7 +47,7 @@ class Rlpd(Critics):
         """`updates` steps of the critics, and one of the policy and its temperature on the last batch. step: index in the stage,
         for the learning rate. Returns metrics."""
         drawn, generator, figures = self.learn_values(online, offline, step)
-        return figures | self._update_actor(drawn, generator, step)
+        return read(figures | self._update_actor(drawn, generator, step))
 
     def following(self, drawn: Drawn, generator: torch.Generator) -> torch.Tensor:
         actions, logprobs = self.actor.sample(drawn.after_nF, self.noise(drawn.actions_nA.shape, generator))
@@ -65,14 +65,14 @@ class Rlpd(Critics):
         calibrated = torch.arange(3 * many, device=self.device) >= many
         return off_policy.conservative_loss(self.critic(drawn.seen_nF, candidates), logprobs, q_En, drawn.paid_n, calibrated)
 
-    def _update_actor(self, drawn: Drawn, generator: torch.Generator, step: int) -> dict[str, float]:
+    def _update_actor(self, drawn: Drawn, generator: torch.Generator, step: int) -> Figures:
         actions, logprobs_n = self.actor.sample(drawn.seen_nF, self.noise(drawn.actions_nA.shape, generator))
         temperature = self.log_temperature.exp().detach()
         loss = (temperature * logprobs_n - self.mean_value(drawn.seen_nF, actions)).mean()
         stepped = self.stepped("actor", loss, step)
         entropy = -logprobs_n.detach().mean()
         self.stepped("temperature", self.log_temperature.exp() * (entropy - self.aim), step)
-        return {"loss": loss.item(), "entropy": entropy.item(), "off_policy/temperature": temperature.item(), **stepped}
+        return {"loss": loss.detach(), "entropy": entropy, "off_policy/temperature": temperature, **stepped}
 
     # -- resume -----------------------------------------------------------------------------------------------------------
 

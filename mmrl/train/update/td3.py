@@ -13,7 +13,7 @@ from mmrl.algorithms import off_policy
 from mmrl.api.errors import UserError
 from mmrl.config.sections import OffPolicyStage
 from mmrl.policies.actors import Actor, NoisyTanh
-from mmrl.train.update.critics import Critics
+from mmrl.train.update.critics import Critics, Figures, read
 from mmrl.train.update.optimizer import Optimizer
 from mmrl.train.update.replay import Drawn, Replay
 
@@ -41,7 +41,7 @@ class Td3(Critics):
             for _ in range(math.ceil(self.settings.warmup_updates / self.stage.updates)):
                 self.learn_values(online, offline, step)
         drawn, _, figures = self.learn_values(online, offline, step)
-        return figures | self._update_actor(drawn, step)
+        return read(figures | self._update_actor(drawn, step))
 
     def following(self, drawn: Drawn, generator: torch.Generator) -> torch.Tensor:
         mean_nA, _ = self.actor_target.terms(drawn.after_nF)
@@ -49,10 +49,10 @@ class Td3(Critics):
         noisy_nA = off_policy.smoothed(mean_nA, noise_nA, spread=self.settings.target_noise, most=self.settings.noise_clip)
         return self.pessimistic(drawn.after_nF, self.actor.action(drawn.after_nF, noisy_nA), generator)
 
-    def _update_actor(self, drawn: Drawn, step: int) -> dict[str, float]:
+    def _update_actor(self, drawn: Drawn, step: int) -> Figures:
         mean_nA, _ = self.actor.terms(drawn.seen_nF)
         actions_nA = self.actor.action(drawn.seen_nF, mean_nA)
         loss = -self.mean_value(drawn.seen_nF, actions_nA).mean()
         stepped = self.stepped("actor", loss, step)
         off_policy.follow(list(self.actor_target.parameters()), list(self.actor.parameters()), self.stage.target_rate)
-        return {"loss": loss.item(), "off_policy/action_size": mean_nA.detach().abs().mean().item(), **stepped}
+        return {"loss": loss.detach(), "off_policy/action_size": mean_nA.detach().abs().mean(), **stepped}

@@ -12,9 +12,12 @@ import torch
 
 from mmrl import UserError
 from mmrl.api.simulators.checks import check_count
+from mmrl.api.simulators.gpus import egl_variables
 from mmrl.api.simulators.processes import EnvironmentProcesses
 from mmrl.api.simulators.processes.simulator import ProcessSimulator
 from mmrl.api.simulators.types import ActionSpec, Observation
+
+QUIET = {"SDL_VIDEODRIVER": "dummy", "PYGAME_HIDE_SUPPORT_PROMPT": "1"}
 
 
 class Gym(ProcessSimulator):
@@ -90,7 +93,7 @@ class Gym(ProcessSimulator):
             num_envs,
             what=what,
             python=python,
-            environment={"SDL_VIDEODRIVER": "dummy", "PYGAME_HIDE_SUPPORT_PROMPT": "1", **(environment or {})},
+            environment={**QUIET, **egl_variables(device), **(environment or {})},
             timeout_s=timeout_s,
         )
         self.tells = not instruction

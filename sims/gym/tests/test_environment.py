@@ -126,3 +126,19 @@ def test_another_interpreter_runs_it(made):
     simulator = made(1, **PENDULUM, python=sys.executable)
     assert simulator.reset(torch.tensor([1])).state.shape == (1, 3)
     assert {spec.id for spec in mmrl_gym.mmrl_simulators()} == {"gym/env", "gym/metaworld"}
+
+
+@pytest.mark.parametrize("given,gpu", [({}, "7"), ({"environment": {"MUJOCO_EGL_DEVICE_ID": "0"}}, "0")])
+def test_what_mujoco_draws_by_egl_is_drawn_on_the_simulator_s_gpu(monkeypatch, given, gpu):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
+    monkeypatch.delenv("MUJOCO_EGL_DEVICE_ID", raising=False)
+    told = {}
+
+    def processes(*_, environment, **__):
+        told.update(environment)
+        raise UserError("enough")
+
+    monkeypatch.setattr("mmrl_gym.simulator.EnvironmentProcesses", processes)
+    with pytest.raises(UserError, match="enough"):
+        Gym(num_envs=1, device="cuda:3", python="/bin/false", **PENDULUM, **given)
+    assert told["MUJOCO_EGL_DEVICE_ID"] == gpu

@@ -211,3 +211,19 @@ def test_an_instruction_that_nobody_gives_is_told(lerobot):
             simulator.reset(torch.tensor([1]))
     finally:
         simulator.close()
+
+
+@pytest.mark.parametrize("given,gpu", [({}, "7"), ({"environment": {"MUJOCO_EGL_DEVICE_ID": "0"}}, "0")])
+def test_what_mujoco_draws_by_egl_is_drawn_on_the_simulator_s_gpu(monkeypatch, given, gpu):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
+    monkeypatch.delenv("MUJOCO_EGL_DEVICE_ID", raising=False)
+    told = {}
+
+    def processes(*_, environment, **__):
+        told.update(environment)
+        raise UserError("enough")
+
+    monkeypatch.setattr("mmrl_lerobot.simulator.EnvironmentProcesses", processes)
+    with pytest.raises(UserError, match="enough"):
+        LeRobot(num_envs=1, device="cuda:3", python="/bin/false", **PUSHT, **given)
+    assert told["MUJOCO_EGL_DEVICE_ID"] == gpu

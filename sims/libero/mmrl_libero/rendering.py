@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mmrl import UserError
+from mmrl.api.simulators.gpus import egl_variables
 from mmrl.api.simulators.processes import EnvironmentProcesses
 
 PROBE_S = 60.0
@@ -28,17 +29,19 @@ class Rung:
     """`gpu`, `software` or `none`."""
     skipped: str = ""
     """Why others were skipped."""
+    device: str = "cpu"
+    """The simulator's, which draws if it is a GPU."""
 
     @property
     def environment(self) -> dict[str, str]:
         """Environment variables that processes need before they import MuJoCo. robosuite always imports a library: GLFW's comes
         with MuJoCo."""
-        return {"MUJOCO_GL": WAYS.get(self.rendering, "glx")}
+        return {"MUJOCO_GL": WAYS.get(self.rendering, "glx")} | (egl_variables(self.device) if self.rendering == "gpu" else {})
 
 
-def choose(wanted: str, python: str | None = None, seconds: float = PROBE_S) -> Rung:
+def choose(wanted: str, python: str | None = None, seconds: float = PROBE_S, device: str = "cpu") -> Rung:
     """The first way that works. wanted: `auto`, `gpu`, `software` or `none`. python: the interpreter that has MuJoCo. seconds:
-    timeout for each way.
+    timeout for each way. device: the simulator's.
 
     Raises UserError if none works. Warns if `auto` skips a GPU that doesn't work.
     """
@@ -47,11 +50,12 @@ def choose(wanted: str, python: str | None = None, seconds: float = PROBE_S) -> 
     ways = [wanted] if wanted != "auto" else ["gpu", "software"] if _devices() else ["software"]
     skipped: list[str] = []
     for way in ways:
-        why = _probe(WAYS[way], python, seconds)
+        rung = Rung(rendering=way, skipped="; ".join(skipped), device=device)
+        why = _probe(rung, python, seconds)
         if why is None:
             if skipped:
                 warnings.warn(f"libero renders with {WAYS[way]}: {'; '.join(skipped)}", stacklevel=2)
-            return Rung(rendering=way, skipped="; ".join(skipped))
+            return rung
         skipped.append(f"{WAYS[way]} doesn't work ({why})")
     raise UserError(f'libero can\'t render: {"; ".join(skipped)}: {CURE}; or set rendering = "none", for states alone')
 
@@ -61,8 +65,9 @@ def _devices() -> bool:
 
 
 @functools.cache
-def _probe(way: str, python: str | None, seconds: float) -> str | None:
+def _probe(rung: Rung, python: str | None, seconds: float) -> str | None:
     """Why a way doesn't work, or None."""
+    way = WAYS[rung.rendering]
     try:
         EnvironmentProcesses(
             "mmrl_libero.environment:Probe",
@@ -70,7 +75,7 @@ def _probe(way: str, python: str | None, seconds: float) -> str | None:
             1,
             what=way,
             python=python,
-            environment={"MUJOCO_GL": way},
+            environment=rung.environment,
             start_s=seconds,
             tries=1,
         ).close()

@@ -71,7 +71,7 @@ class Libero(ProcessSimulator):
         if python is None and importlib.util.find_spec("libero") is None:
             raise UserError(f"{what}: LIBERO is not installed: {CURE}")
         pictures = bool(cameras) and rendering != "none"
-        rung = choose(rendering if pictures else "none", python)
+        rung = choose(rendering if pictures else "none", python, device=str(device))
         names = ["", *variants] if suite else []
         workers = EnvironmentProcesses(
             "mmrl_libero.environment:Environment",

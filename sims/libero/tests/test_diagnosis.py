@@ -1,7 +1,7 @@
 """What `mmrl doctor` says of LIBERO, of facts; and that an interpreter that can't be asked is said to be so."""
 
 import pytest
-from mmrl_libero import diagnosis, packages, rendering
+from mmrl_libero import diagnosis, packages, rendering, simulator
 
 from mmrl import UserError
 
@@ -36,7 +36,7 @@ def test_an_interpreter_that_does_not_answer_is_said(python):
 def test_a_way_that_fails_or_hangs_is_skipped_and_said(monkeypatch):
     """EGL is tried in a child; what it does there is no fault of a run."""
     monkeypatch.setattr(rendering, "_devices", lambda: True)
-    monkeypatch.setattr(rendering, "_probe", lambda way, python, seconds: {"egl": "it took longer than 60 s"}.get(way))
+    monkeypatch.setattr(rendering, "_probe", lambda rung, *_: {"gpu": "it took longer than 60 s"}.get(rung.rendering))
     with pytest.warns(UserWarning, match=r"libero renders with osmesa: egl doesn't work .it took longer than 60 s"):
         assert rendering.choose("auto").environment == {"MUJOCO_GL": "osmesa"}
     found = diagnosis.what_renders(None)
@@ -45,9 +45,38 @@ def test_a_way_that_fails_or_hangs_is_skipped_and_said(monkeypatch):
         rendering.choose("gpu")
 
 
+@pytest.mark.parametrize("visible,gpu", [(None, "3"), ("4,5,6,7", "7")])
+def test_the_simulator_s_gpu_is_tried_and_draws(monkeypatch, visible, gpu):
+    monkeypatch.delenv("MUJOCO_EGL_DEVICE_ID", raising=False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible) if visible else monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    told = []
+
+    class Processes:
+        def __init__(self, factory, *_, environment, **__):
+            told.append(environment)
+            if not factory.endswith(":Probe"):
+                raise UserError("enough")
+
+        def close(self):
+            pass
+
+    for module in (rendering, simulator):
+        monkeypatch.setattr(module, "EnvironmentProcesses", Processes)
+    rendering._probe.cache_clear()
+    given = {"suite": "libero_spatial", "max_steps": 9, "python": "/bin/false"}
+    with pytest.raises(UserError, match="enough"):
+        simulator.Libero(num_envs=1, device="cuda:3", rendering="gpu", **given)
+    assert told == [{"MUJOCO_GL": "egl", "MUJOCO_EGL_DEVICE_ID": gpu, "CUDA_VISIBLE_DEVICES": gpu}] * 2
+    told.clear()
+    with pytest.raises(UserError, match="enough"):
+        simulator.Libero(num_envs=1, device="cuda:3", rendering="software", **given)
+    assert told == [{"MUJOCO_GL": "osmesa"}] * 2
+    rendering._probe.cache_clear()
+
+
 def test_without_any_way_there_are_states_and_a_cure(monkeypatch):
     monkeypatch.setattr(rendering, "_devices", lambda: False)
-    monkeypatch.setattr(rendering, "_probe", lambda way, python, seconds: "no library")
+    monkeypatch.setattr(rendering, "_probe", lambda *_: "no library")
     with pytest.raises(UserError, match=r'osmesa doesn\'t work .no library.: apt-get install libosmesa6.*rendering = "none"'):
         rendering.choose("auto")
     found = diagnosis.what_renders(None)

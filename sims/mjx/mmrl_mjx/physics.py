@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import threading
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import mujoco
@@ -22,6 +24,8 @@ mocap bodies stay as the model has them."""
 CONTACTS, ROWS = 48, 192
 """Room for contacts, and for rows of constraints, of one world."""
 
+LAUNCHING = threading.Lock()
+"""Held while Warp launches: its current device, and each device's stream, are the whole process's, and each lane has a thread."""
 UNREMARKABLE = mujoco_warp.OverflowType.ITERATIONS | mujoco_warp.OverflowType.LS_ITERATIONS
 """Of what kernels print: that a solver has reached its limit, as it does when things collide."""
 
@@ -45,11 +49,13 @@ class Worlds:
         self.num, self.substeps = num, substeps
         self.source = mujoco.MjModel.from_xml_string(scene)
         """MuJoCo's own model."""
-        with wp.ScopedDevice(self._device):
+        with _launching(wp.ScopedDevice(self._device)):
             self.model = mujoco_warp.put_model(self.source)
             self.model.opt.warn_overflow &= ~UNREMARKABLE
             if self._device.is_cuda:
                 self.model.opt.deterministic = mujoco_warp.DeterminismType.ALL
+                # a driver before CUDA 12.4 has no such graphs: there each launch has all iterations of the solver
+                self.model.opt.graph_conditional = wp.is_conditional_graph_supported()
             self.data = mujoco_warp.make_data(self.source, nworld=num, nconmax=CONTACTS, njmax=ROWS)
             self._home: wp.array = wp.array(HOME, dtype=wp.float32)
             self._before, self._after = (wp.zeros((num, 6), dtype=wp.float32) for _ in range(2))
@@ -109,11 +115,12 @@ class Worlds:
         with self.on_stream():
             mujoco_warp.kinematics(self.model, self.data)
 
-    def on_stream(self) -> wp.ScopedDevice | wp.ScopedStream:
-        """Warp's work follows torch's, and torch's follows it."""
+    def on_stream(self) -> contextlib.AbstractContextManager[None]:
+        """Inside, Warp works on this device, its work follows torch's, and torch's follows it."""
         if self._device.is_cuda:
-            return wp.ScopedStream(wp.stream_from_torch(torch.cuda.current_stream(wp.device_to_torch(self._device))))
-        return wp.ScopedDevice(self._device)
+            stream = torch.cuda.current_stream(wp.device_to_torch(self._device))
+            return _launching(wp.ScopedStream(wp.stream_from_torch(stream)))
+        return _launching(wp.ScopedDevice(self._device))
 
     def _compile(self, scene: str) -> None:
         """The first step, which compiles all that later ones need. What was compiled for a scene is remembered beside it."""
@@ -127,7 +134,7 @@ class Worlds:
             )
         before = self.state()
         self.put(torch.arange(self.num, device=self.views["qpos"].device), before)
-        with wp.ScopedDevice(self._device):
+        with _launching(wp.ScopedDevice(self._device)):
             self._advance()
             if self._device.is_cuda:
                 with wp.ScopedCapture() as capture:
@@ -136,3 +143,10 @@ class Worlds:
             wp.synchronize_device(self._device)
         self.put(torch.arange(self.num, device=self.views["qpos"].device), before)
         done.touch()
+
+
+@contextlib.contextmanager
+def _launching(scope: wp.ScopedDevice | wp.ScopedStream) -> Iterator[None]:
+    """Inside the scope, as one thread at a time. Without a GPU Warp has one device, and threads don't wait for each other."""
+    with LAUNCHING if wp.is_cuda_available() else contextlib.nullcontext(), scope:
+        yield

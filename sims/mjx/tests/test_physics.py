@@ -1,10 +1,17 @@
 """Worlds: what neighbours do doesn't matter, states come back, and MuJoCo's own C code does the same."""
 
+import contextlib
+import threading
+from types import SimpleNamespace
+
 import mujoco
 import mujoco_warp
 import numpy
 import pytest
 import torch
+import warp
+from mmrl_mjx.physics import Worlds
+from mmrl_mjx.tasks import TASKS
 
 from mmrl import UserError
 
@@ -100,3 +107,55 @@ def test_a_device_that_warp_lacks_is_refused() -> None:
         pytest.skip("there is a GPU")
     with pytest.raises(UserError, match=r"^mjx: Warp has no device 'cuda' here: use cpu, or cuda with an NVIDIA GPU$"):
         Mjx(num_envs=1, device="cuda", task="reach")
+
+
+def test_two_threads_have_warp_on_their_device_each(arms, monkeypatch) -> None:
+    """Where there is a GPU, it is Warp's device before and afterwards. The first thread would leave while the second is inside,
+    and waits half a second for it; the second comes in when the first has left."""
+    worlds = [arms("reach", 2)._worlds, arms("pick", 3)._worlds]
+    runtime = warp.get_device("cpu").runtime
+    gpu, inside, out, seen = object(), threading.Event(), threading.Event(), []
+    monkeypatch.setattr(warp, "is_cuda_available", lambda: True)
+    monkeypatch.setattr(runtime, "default_device", gpu)
+    came = threading.Event()
+
+    def first() -> None:
+        with worlds[0].on_stream():
+            inside.set()
+            came.wait(0.5)
+        out.set()
+
+    def second() -> None:
+        inside.wait()
+        with worlds[1].on_stream():
+            came.set()
+            out.wait(0.5)
+            seen.append(str(runtime.default_device))
+
+    threads = [threading.Thread(target=each) for each in (first, second)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert seen == ["cpu"] and runtime.default_device is gpu
+
+
+@pytest.mark.parametrize("supported", [True, False])
+def test_a_graph_is_conditional_where_the_driver_can(monkeypatch, supported) -> None:
+    class Enough(Exception):
+        pass
+
+    def no_data(*_: object, **__: object) -> None:
+        raise Enough
+
+    get_device, put_model, made = warp.get_device, mujoco_warp.put_model, []
+    monkeypatch.setattr(
+        warp, "get_device", lambda *name: SimpleNamespace(is_cuda=True) if name == ("cuda:7",) else get_device(*name)
+    )
+    monkeypatch.setattr(warp, "ScopedDevice", lambda device: contextlib.nullcontext())
+    monkeypatch.setattr(warp, "is_conditional_graph_supported", lambda: supported)
+    monkeypatch.setattr(mujoco_warp, "put_model", lambda source: made.append(put_model(source)) or made[0])
+    monkeypatch.setattr(mujoco_warp, "make_data", no_data)
+    with pytest.raises(Enough):
+        Worlds(TASKS["reach"].scene(TASKS["reach"].colours), 1, torch.device("cuda:7"), 1)
+    assert made[0].opt.graph_conditional is supported

@@ -13,6 +13,7 @@ import torch
 
 from mmrl import UserError
 from mmrl.api.simulators.checks import check_count, check_variant, checked_actions, checked_ids, checked_seeds
+from mmrl.api.simulators.gpus import cuda_variables, egl_variables
 from mmrl.api.simulators.processes import EnvironmentProcesses
 from mmrl.api.simulators.types import ActionSpec, Observation, Transition
 from mmrl_playground import CAMERAS, packages
@@ -62,9 +63,10 @@ class Playground:
         """task: of Playground's registry. instruction: the task, in words. obs: rgb, pictures and Playground's observation; or
         state, the observation alone. size: side of the pictures in pixels. camera: its name in the task's model; by default the
         first. rendering: software (OSMesa) or gpu (EGL). impl: what simulates: jax, MJX's own; or warp, its mujoco-warp.
-        platform: what JAX computes on: auto, its default; cpu or gpu. config: changes of the task's published config, dotted
-        name -> value. menagerie: folder of MuJoCo Menagerie, which robots' models are read from, by default that of
-        MMRL_PLAYGROUND_MENAGERIE. success_return: the sum of rewards from which an episode counts as solved; None: none does.
+        platform: what JAX computes on: auto, a CPU if the simulator is on one, else JAX's default; cpu or gpu. config: changes
+        of the task's published config, dotted name -> value. menagerie: folder of MuJoCo Menagerie, which robots' models are read
+        from, by default that of MMRL_PLAYGROUND_MENAGERIE. success_return: the sum of rewards from which an episode counts as
+        solved; None: none does.
         block: environments that are computed by one call of the compiled program, by default 64 on a CPU, all elsewhere; their
         last bits depend on it, and on num_envs nothing does. python: the interpreter with Playground, by default that of
         MMRL_PLAYGROUND_PYTHON, or this one. timeout_s: seconds after which a process that doesn't answer is killed; compiling
@@ -79,6 +81,9 @@ class Playground:
             success_return,
             block,
         )
+        self.device = torch.device(device)
+        if platform == "auto" and self.device.type == "cpu" and "JAX_PLATFORMS" not in os.environ:
+            platform = "cpu"
         python = packages.interpreter(python)
         if python is None:
             try:
@@ -104,13 +109,13 @@ class Playground:
             1,
             what=self.what,
             python=python,
-            environment=_environment(platform, rendering),
+            environment=_environment(platform, rendering, self.device),
             start_s=START_S,
             timeout_s=timeout_s,
         )
         done.touch()
         facts = self._process.facts
-        self.num_envs, self.device, self.instruction = num_envs, torch.device(device), instruction
+        self.num_envs, self.instruction = num_envs, instruction
         self.action = ActionSpec(dims=facts["action"])
         """The action space of this instance."""
         self.max_steps = int(facts["max_steps"])
@@ -193,16 +198,19 @@ class Playground:
         return torch.from_numpy(self._process.rows[name][0].copy())
 
 
-def _environment(platform: str, rendering: str) -> dict[str, str]:
-    """Variables of the process: what JAX computes on, where it keeps what it compiled, what MuJoCo draws with."""
+def _environment(platform: str, rendering: str, device: torch.device) -> dict[str, str]:
+    """Variables of the process: what JAX computes on, where it keeps what it compiled, what MuJoCo draws with. JAX computes on
+    the first GPU that it sees, so it sees the simulator's alone."""
     chosen = {} if platform == "auto" else {"JAX_PLATFORMS": packages.PLATFORMS[platform]}
+    drawn = {"MUJOCO_GL": WAYS[rendering], **(egl_variables(device) if rendering == "gpu" else {})}
+    chosen = drawn | chosen | cuda_variables(device)  # by their names, since numbers may mean others to CUDA
     kept = {
         "JAX_COMPILATION_CACHE_DIR": str(cache()),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
         "XLA_PYTHON_CLIENT_PREALLOCATE": "false",  # or it would take three quarters of the GPU from the learner
     }
-    return {**kept, **{name: os.environ[name] for name in kept if name in os.environ}, **chosen, "MUJOCO_GL": WAYS[rendering]}
+    return {**kept, **{name: os.environ[name] for name in kept if name in os.environ}, **chosen}
 
 
 def cache() -> Path:

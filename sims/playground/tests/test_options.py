@@ -2,6 +2,7 @@
 
 import mmrl_playground
 import pytest
+import torch
 from mmrl_playground import packages, simulator
 from mmrl_playground.simulator import Playground
 
@@ -57,14 +58,47 @@ def test_a_cache_that_can_not_be_made_is_one_line(monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_process_is_told_where_to_compute_and_to_keep(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
-    told = simulator._environment("gpu", "software")
+    told = simulator._environment("gpu", "software", torch.device("cpu"))
     assert (told["JAX_PLATFORMS"], told["MUJOCO_GL"]) == ("cuda", "osmesa")
     assert told["JAX_COMPILATION_CACHE_DIR"] == str(tmp_path / "cache")
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    told = simulator._environment("auto", "gpu")
+    told = simulator._environment("auto", "gpu", torch.device("cpu"))
     assert "JAX_PLATFORMS" not in told and told["MUJOCO_GL"] == "egl"
     assert told["JAX_COMPILATION_CACHE_DIR"] == str(tmp_path / "mmrl" / "playground")
+
+
+@pytest.mark.filterwarnings("ignore:playground .* is compiled")
+@pytest.mark.parametrize(
+    "given,visible,platforms,expected",
+    [
+        ({"device": "cuda:3"}, None, None, {"CUDA_VISIBLE_DEVICES": "3"}),
+        ({"device": "cuda:3"}, "4,5,6,GPU-7", None, {"CUDA_VISIBLE_DEVICES": "GPU-7"}),
+        ({"device": "cuda:0"}, None, None, {"CUDA_VISIBLE_DEVICES": "0"}),
+        (
+            {"device": "cuda:1", "rendering": "gpu", "platform": "gpu"},
+            "4,5",
+            None,
+            {"CUDA_VISIBLE_DEVICES": "5", "MUJOCO_EGL_DEVICE_ID": "5", "JAX_PLATFORMS": "cuda"},
+        ),
+        ({"device": "cpu"}, "4,5", None, {"JAX_PLATFORMS": "cpu"}),
+        ({"device": "cpu"}, None, "cuda", {}),
+        ({"device": "cpu", "platform": "gpu"}, None, None, {"JAX_PLATFORMS": "cuda"}),
+    ],
+)
+def test_jax_computes_and_mujoco_draws_where_the_simulator_is(monkeypatch, given, visible, platforms, expected) -> None:
+    for name, value in {"CUDA_VISIBLE_DEVICES": visible, "JAX_PLATFORMS": platforms, "MUJOCO_EGL_DEVICE_ID": None}.items():
+        monkeypatch.delenv(name, raising=False) if value is None else monkeypatch.setenv(name, value)
+    told = {}
+
+    def processes(*_: object, environment: dict[str, str], **__: object) -> None:
+        told.update(environment)
+        raise UserError("enough")
+
+    monkeypatch.setattr(simulator, "EnvironmentProcesses", processes)
+    assert refused(python="/bin/false", **given) == "enough"
+    names = ("CUDA_VISIBLE_DEVICES", "JAX_PLATFORMS", "MUJOCO_EGL_DEVICE_ID")
+    assert {name: told[name] for name in names if name in told} == expected
 
 
 def test_specs_are_plain_and_say_who_diagnoses_them() -> None:

@@ -20,6 +20,7 @@ def counts(monkeypatch: pytest.MonkeyPatch, tmp_path) -> Iterator[Playground]:
     monkeypatch.setattr(packages, "check_installed", lambda: None)
     monkeypatch.delenv(packages.PYTHON, raising=False)
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path))
+    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
     with pytest.warns(UserWarning, match="is compiled, once"):
         made = Playground(num_envs=3, device="cpu", task="Counting", instruction="count", obs="state")
     yield made
@@ -27,7 +28,7 @@ def counts(monkeypatch: pytest.MonkeyPatch, tmp_path) -> Iterator[Playground]:
 
 
 def test_each_environment_has_its_own_seed_action_and_row(counts: Playground) -> None:
-    assert (counts.action.dims, counts.max_steps, counts.computes_on) == (1, 9, "auto")
+    assert (counts.action.dims, counts.max_steps, counts.computes_on) == (1, 9, "cpu"), "a simulator on a CPU"
     assert counts.reset(torch.tensor([2, 4, 1])).state.tolist() == [[2], [4], [1]]
     moved = counts.step(torch.tensor([[1.0], [0.5], [7.0]]), torch.tensor([True, False, True]))
     assert moved.observation.state.tolist() == [[3], [4], [2]] and moved.reward_N.tolist() == [3, 0, 2]

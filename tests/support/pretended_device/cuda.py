@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -32,6 +32,7 @@ def functions(ledger: Ledger) -> Iterator[None]:
         "init": lambda: None,
         "device_count": lambda: 1,
         "current_device": lambda: 0,
+        "device": nullcontext,
         "set_device": lambda device: None,
         "synchronize": synchronize,
         "Stream": Stream,
