@@ -141,15 +141,17 @@ class Lane:
         """Resets environments to the starts of their episodes: equal starts for equal prompts."""
         if self.draws_for_all:
             keys = [(job.prompt.task, job.prompt.id, variant) for job in jobs]
-            for env, job, key in zip(envs, jobs, keys, strict=True):
+            new: dict[tuple[str, str, str | None], int] = {}
+            for i, key in enumerate(keys):
                 if key not in self._starts:
-                    self._reset([env], [job.prompt.seed], variant)
-                    with self._watched("snapshot"):
-                        self._starts[key] = self.simulator.snapshot(self._ids([env]))
-            for env, key in zip(envs, keys, strict=True):  # only now: a reset may have moved all of them
-                with self._watched("restore"):
-                    shown = self.simulator.restore(self._ids([env]), self._starts[key])
-                self._place(self._ids([env]), shown)
+                    new.setdefault(key, i)
+            if new:
+                self._reset([envs[i] for i in new.values()], [jobs[i].prompt.seed for i in new.values()], variant)
+            for key, i in new.items():
+                with self._watched("snapshot"):
+                    self._starts[key] = self.simulator.snapshot(self._ids([envs[i]]))
+            others = sorted(set(range(len(envs))) - set(new.values()))  # after the reset, which may have moved all of them
+            self._restore([envs[i] for i in others], [self._starts[keys[i]] for i in others])
         else:
             self._reset(envs, [job.prompt.seed for job in jobs], variant)
         self.rules.begin(envs)
@@ -165,6 +167,19 @@ class Lane:
         else:  # environments without an episode start anywhere
             every = dict(zip(envs, seeds, strict=True))
             self.reset_all([every.get(i, seeds[0]) for i in range(self.num_envs)], variant)
+
+    def _restore(self, envs: list[int], states: list[Any]) -> None:
+        """Puts each environment into its state, all at once if the simulator can: a restore may cost an observation of all N."""
+        join = getattr(self.simulator, "join", None)
+        if join and envs:
+            with self._watched("join"):
+                parts = [(envs, join(states))]
+        else:
+            parts = [([env], state) for env, state in zip(envs, states, strict=True)]
+        for some, state in parts:
+            with self._watched("restore"):
+                shown = self.simulator.restore(self._ids(some), state)
+            self._place(self._ids(some), shown)
 
     def reset_all(self, seeds: list[int], variant: str | None = None) -> Observation:
         """Resets all environments, active ones too; returns their observations."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import random
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,11 +21,18 @@ from mmrl.api.simulators.checks import check_states, check_variant, checked_acti
 from mmrl.api.simulators.types import ActionSpec, Observation, Transition
 from mmrl_maniskill import environment
 from mmrl_maniskill.options import check_options
-from mmrl_maniskill.rendering import choose
+from mmrl_maniskill.rendering import choose, gpu_index
+
+Place = tuple[str, ...]
+"""The keys that lead from an environment's attributes to a tensor, through dictionaries and poses."""
+STEPS: Place = ("_elapsed_steps",)
+"""Where an environment keeps its numbers of steps, int32 [N]."""
+TURN = threading.Lock()
+"""Held by the thread in which ManiSkill seeds and uses the global generators, which all lanes of a process share."""
 
 
 class Batch:
-    """N sub-scenes in lock-step. After a step, inactive environments are restored from ManiSkill's state dictionary.
+    """N sub-scenes in lock-step. After a step, inactive environments are restored from a snapshot.
 
     Example::
 
@@ -58,33 +66,37 @@ class Batch:
         if importlib.util.find_spec("mani_skill") is None:
             raise UserError(f"{self.what}: no module named 'mani_skill': pip install \"multimodal-rl[maniskill]\"")
         self.device = torch.device(device)
+        where = str(backend)
         if backend == "physx_cuda":
             self._check_gpu()
-        rung = choose("gpu" if rendering == "auto" and backend == "physx_cuda" and obs == "rgb" else rendering, obs == "rgb")
+            where += f":{gpu_index(device)}"  # without a number, SAPIEN takes the first GPU
+        wanted = "gpu" if rendering == "auto" and backend == "physx_cuda" and obs == "rgb" else rendering
+        rung = choose(wanted, obs == "rgb", gpu=gpu_index(device))
         import os
 
         os.environ.update(rung.environment)  # sapien reads them at import
         with self._refusing(), _generators_kept():
             self._env, self.max_steps = environment.made(
-                env_id, num_envs, backend, obs=obs, size=size, control_mode=control_mode, reward=reward, rendering=rung.rendering
+                env_id, num_envs, where, obs=obs, size=size, control_mode=control_mode, reward=reward, rendering=rung.rendering
             )
+            environment.check_scenes(self._env)
             self._cameras = tuple(cameras) if obs == "rgb" else ()
             if goals and obs == "rgb":
                 environment.show_goals(self._env)
             facts = environment.facts(self._env, control_mode)
-            environment.check_names(self._env, self._cameras, ())
+            self._variables = _written(self._env, lambda: environment.check_names(self._env, self._cameras, ()))
         self.num_envs, self.instruction, self._obs = num_envs, instruction, obs
         self.action = ActionSpec(dims=facts["dims"], control_mode=facts["frame"], gripper=facts["gripper"], units=facts["units"])
 
     def reset(self, seeds_n: torch.Tensor, env_ids_n: torch.Tensor | None = None, variant: str | None = None) -> Observation:
-        """See `mmrl.Simulator.reset`. Each environment is reset alone: in a joint reset, the starts would depend on N."""
+        """See `mmrl.Simulator.reset`. Each environment is reset alone: in a joint reset, the starts would depend on N. They are
+        observed once, together."""
         ids_n = self._ids(env_ids_n)
         check_variant(self.what, variant, ())
         seeds = checked_seeds(seeds_n, len(ids_n), "cpu")
         with environment.unseen(self._opened()), _generators_kept():
-            for env, seed in zip(ids_n, seeds.tolist(), strict=True):
-                torch.manual_seed(seed % environment.SEEDS)
-                self._opened().reset(seed=seed % environment.SEEDS, options={"env_idx": env[None]})
+            for env, seed in zip(ids_n.tolist(), seeds.tolist(), strict=True):
+                self._begin(env, seed % environment.SEEDS)
         return self._observe()[0].rows(ids_n)
 
     def step(self, actions_NA: torch.Tensor, active_N: torch.Tensor) -> Transition:
@@ -94,11 +106,11 @@ class Batch:
         if self.action.gripper is not None:
             actions_NA[:, self.action.gripper] *= -1  # ManiSkill opens the gripper above 0
         idle_n = (~active_N).nonzero()[:, 0]
-        before = self.snapshot(idle_n)
+        before = self.snapshot(idle_n) if len(idle_n) else None
         with environment.unseen(env), _generators_kept():  # observed below, when the inactive ones are restored
             _, reward_N, *_ = env.step(actions_NA)
         reward_N = reward_N.float().clone()
-        if len(idle_n):
+        if before is not None:
             self._put(idle_n, before)
         observation, rows = self._observe()
         return Transition(
@@ -110,17 +122,22 @@ class Batch:
         )
 
     def snapshot(self, env_ids_n: torch.Tensor) -> dict[str, Any]:
-        """These environments' rows of ManiSkill's state dictionary, and their numbers of steps."""
+        """These environments' rows of ManiSkill's state dictionary, and of the task's own variables, such as its goal."""
         ids_n, env = self._ids(env_ids_n), self._opened()
+        own = {place: _holder(env, place)[place[-1]] for place in self._variables}
         return {
             "state": _mapped(env.get_state_dict(), lambda value: value[ids_n].clone()),
-            "steps": env._elapsed_steps[ids_n].clone(),
+            "own": {place: value[ids_n.to(value.device)].clone() for place, value in own.items()},
         }
+
+    def join(self, states: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """One snapshot of the environments of several, in order."""
+        return _joined(states)
 
     def restore(self, env_ids_n: torch.Tensor, state: Any) -> Observation:
         """See `mmrl.Simulator.restore`."""
         ids_n = self._ids(env_ids_n)
-        check_states(self.what, len(ids_n), len(state["steps"]))
+        check_states(self.what, len(ids_n), len(state["own"][STEPS]))
         self._put(ids_n, state)
         return self._observe()[0].rows(ids_n)
 
@@ -135,10 +152,25 @@ class Batch:
             self._env.close()
         self._env = None
 
+    def _begin(self, env: int, seed: int) -> None:
+        """A seeded reset of one environment. seed: below `environment.SEEDS`.
+
+        ManiSkill's `reset(seed=...)` would make two generators for each of the N environments, every time: 150 ms for 256.
+        """
+        import numpy
+
+        made = self._opened()
+        torch.manual_seed(seed)
+        made._episode_rng = made._batched_episode_rng[env] = numpy.random.RandomState(seed)
+        made.reset(options={"env_idx": torch.tensor([env], device=made.device)})
+
     def _put(self, ids_n: torch.Tensor, state: Any) -> None:
         env, order_n = self._opened(), ids_n.argsort()  # ManiSkill writes rows to the environments of a mask, in ascending order
         env.set_state_dict(_mapped(state["state"], lambda value: value.to(env.device)[order_n]), ids_n[order_n])
-        env._elapsed_steps[ids_n] = state["steps"].to(env.device)
+        for place, rows in state["own"].items():
+            holder, key = _holder(env, place), place[-1]
+            there = holder[key].device
+            holder[key] = holder[key].index_copy(0, ids_n.to(there), rows.to(there))
 
     def _observe(self) -> tuple[Observation, dict[str, torch.Tensor]]:
         env = self._opened()
@@ -181,17 +213,64 @@ class Batch:
 
 @contextlib.contextmanager
 def _generators_kept() -> Iterator[None]:
-    """Restores the states of the global generators, which ManiSkill seeds and uses."""
+    """Restores the states of the global generators, which ManiSkill seeds and uses. One thread at a time."""
     import numpy
 
-    before, others = random.getstate(), numpy.random.get_state()
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-        try:
-            yield
-        finally:
-            random.setstate(before)
-            numpy.random.set_state(others)
+    with TURN:
+        before, others = random.getstate(), numpy.random.get_state()
+        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+            try:
+                yield
+            finally:
+                random.setstate(before)
+                numpy.random.set_state(others)
+
+
+def _written(env: Any, reset: Callable[[], None]) -> list[Place]:
+    """Where the task keeps variables of its own: its tensors [N, ...] that a reset writes, such as a goal, and the numbers of
+    steps. ManiSkill's state dictionary lacks them. A constant may have N rows by chance, but no reset writes it."""
+
+    def found() -> dict[Place, torch.Tensor]:  # other names with an underscore are ManiSkill's own, such as the last observation
+        return dict(_tensors({key: value for key, value in vars(env).items() if not key.startswith("_")}))
+
+    before = {place: (value, value._version) for place, value in found().items()}
+    reset()
+    places = [STEPS]
+    for place, value in found().items():
+        old, version = before.get(place, (None, 0))
+        if value.shape[:1] == (env.num_envs,) and (value is not old or value._version != version):
+            places.append(place)
+    return places
+
+
+def _tensors(holder: Mapping[str, Any], place: Place = ()) -> Iterator[tuple[Place, torch.Tensor]]:
+    for key, value in holder.items():
+        if isinstance(value, torch.Tensor):
+            yield (*place, key), value
+        else:
+            yield from _tensors(_inside(value), (*place, key))
+
+
+def _holder(env: Any, place: Place) -> dict[str, Any]:
+    """The mapping that has the last key."""
+    found = vars(env)
+    for key in place[:-1]:
+        found = _inside(found[key])
+    return found
+
+
+def _inside(value: Any) -> dict[str, Any]:
+    """The contents of a dictionary or of ManiSkill's poses of N things; nothing of other values."""
+    from mani_skill.utils.structs.pose import Pose
+
+    return value if isinstance(value, dict) else vars(value) if isinstance(value, Pose) else {}
 
 
 def _mapped(value: Any, change: Any) -> Any:
     return {key: _mapped(part, change) for key, part in value.items()} if isinstance(value, dict) else change(value)
+
+
+def _joined(values: Sequence[Any]) -> Any:
+    if isinstance(values[0], dict):
+        return {key: _joined([value[key] for value in values]) for key in values[0]}
+    return torch.cat(list(values))

@@ -33,7 +33,7 @@ class Probe:
         else:
             import torch
 
-            busy = torch.ones(1024, 1024, device="cuda") if torch.cuda.is_available() else None
+            busy = torch.ones(1024, 1024, device=cuda(rendering)) if torch.cuda.is_available() else None
         scene = sapien.Scene([sapien.physx.PhysxCpuSystem(), sapien.render.RenderSystem(device(rendering))])
         camera = scene.add_camera("probe", 16, 16, 1.0, 0.01, 10.0)
         scene.set_ambient_light([1.0, 1.0, 1.0])
@@ -50,10 +50,15 @@ class Probe:
 
 
 def device(rendering: str) -> Any:
-    """The sapien device for `gpu` or `software`."""
+    """The sapien device for `gpu` (the first), `gpu:1` or `software`."""
     import sapien
 
-    return sapien.Device("cuda" if rendering == "gpu" else "pci:0")  # with a software driver, Vulkan has one device
+    return sapien.Device("pci:0" if rendering == "software" else cuda(rendering))  # with software, Vulkan has one device
+
+
+def cuda(rendering: str) -> str:
+    """CUDA's name of the GPU in `gpu` or `gpu:1`."""
+    return rendering.replace("gpu", "cuda")
 
 
 def spare_the_table() -> None:

@@ -63,7 +63,7 @@ class Environment:
         parts: tuple[str, ...],
         rendering: str,
     ) -> None:
-        """rendering: `gpu`, `software`, or `none` for states only."""
+        """rendering: `gpu`, `gpu:1` for that one, `software`, or `none` for states only."""
         import torch
 
         torch.set_num_threads(1)
@@ -179,7 +179,8 @@ def made(
 ) -> tuple[Any, int]:
     """The environment without wrappers that truncate it, and the registry's maximum of steps.
 
-    backend: `physx_cpu` or `physx_cuda`. Raises Refused for a missing package, an unknown task or impossible options.
+    backend: `physx_cpu`, or `physx_cuda:1` for that GPU. rendering: as `devices.device` takes it, or `none`. Raises Refused for a
+    missing package, an unknown task or impossible options.
     """
     if importlib.util.find_spec("mani_skill") is None:
         raise Refused("no module named 'mani_skill': pip install \"multimodal-rl[maniskill]\"")
@@ -282,6 +283,21 @@ def check_names(env: Any, cameras: tuple[str, ...], parts: tuple[str, ...]) -> N
     for kind, wanted, known in (("camera", cameras, set(env._sensors)), ("part", parts, set(env.get_info()))):
         if missing := [name for name in wanted if name not in known]:
             raise Refused(f"{env.spec.id} has no {kind} {missing[0]!r}: it has {', '.join(sorted(known)) or 'none'}")
+
+
+def check_scenes(env: Any) -> None:
+    """Raises Refused for a task that builds something for each sub-scene, such as a peg of another length: a seed draws it only
+    when it is built, so equal seeds give different starts in different sub-scenes."""
+    scene = env.scene
+    apart = [*scene.actor_views, *scene.articulation_views]  # what was built one by one and merged
+    apart += [
+        name for name, thing in (scene.actors | scene.articulations).items() if len(thing._scene_idxs.unique()) < env.num_envs
+    ]
+    if apart:
+        raise Refused(
+            f"{env.spec.id} builds its {apart[0]!r} for each sub-scene, so that a seed doesn't fix a start: use maniskill/env, "
+            "which builds a scene for each episode"
+        )
 
 
 def show_goals(env: Any) -> None:

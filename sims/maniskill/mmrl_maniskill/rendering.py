@@ -7,9 +7,13 @@ import os
 import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mmrl import UserError
 from mmrl.api.simulators.processes import EnvironmentProcesses
+
+if TYPE_CHECKING:
+    import torch
 
 PROBE_S = 120.0
 """Timeout in seconds for the first pictures of a device, as some drivers hang forever."""
@@ -28,16 +32,26 @@ class Rung:
     """A way to render."""
 
     rendering: str
-    """`gpu`, `software` or `none`."""
+    """`gpu`, `gpu:1` for that one, `software` or `none`."""
     environment: dict[str, str] = field(default_factory=dict)
     """Environment variables that processes need before they import sapien."""
     driver: str = ""
     """The driver's file, or why the others were skipped."""
 
 
-def choose(wanted: str, pictures: bool, python: str | None = None, seconds: float = PROBE_S) -> Rung:
+def gpu_index(device: str | torch.device) -> int | None:
+    """The number of a CUDA device, of the current one if it has none; None for a CPU."""
+    import torch
+
+    device = torch.device(device)
+    if device.type != "cuda":
+        return None
+    return torch.cuda.current_device() if device.index is None else device.index
+
+
+def choose(wanted: str, pictures: bool, python: str | None = None, seconds: float = PROBE_S, gpu: int | None = None) -> Rung:
     """The first rung that works. wanted: `auto`, `gpu`, `software` or `none`. pictures: whether pictures are needed, not only
-    states. seconds: timeout for each device.
+    states. seconds: timeout for each device. gpu: number of the GPU; None is the first.
 
     Raises UserError if the wanted device doesn't work. Warns if `auto` skips a device that doesn't work.
     """
@@ -46,7 +60,7 @@ def choose(wanted: str, pictures: bool, python: str | None = None, seconds: floa
             raise UserError('rendering = "none" gives no pictures: set obs = "state", or rendering = "auto"')
         return Rung(rendering="none")
     tried: list[str] = []
-    for rung in _rungs(wanted):
+    for rung in _rungs(wanted, gpu):
         why = _probe(rung.rendering, tuple(sorted(rung.environment.items())), python, seconds)
         if why is None:
             if tried:
@@ -60,12 +74,12 @@ def choose(wanted: str, pictures: bool, python: str | None = None, seconds: floa
     return Rung(rendering="none", driver=found)
 
 
-def _rungs(wanted: str) -> list[Rung]:
-    """The rungs to try, the fastest first."""
+def _rungs(wanted: str, gpu: int | None) -> list[Rung]:
+    """The rungs to try, the fastest first. gpu: see `choose`."""
     named = next((os.environ[name] for name in VARIABLES if os.environ.get(name)), None)
     rungs = []
     if wanted in ("auto", "gpu") and (wanted == "gpu" or any(Path("/dev").glob("nvidia[0-9]*"))):
-        rungs.append(Rung(rendering="gpu", driver="the GPU"))
+        rungs.append(Rung(rendering="gpu" if gpu is None else f"gpu:{gpu}", driver="the GPU"))
     if wanted in ("auto", "software"):
         files = [named] if named else [str(p) for pattern in DRIVERS for p in sorted(Path("/").glob(pattern.lstrip("/")))]
         rungs += [

@@ -13,7 +13,7 @@ from mmrl.api.simulators.processes import EnvironmentProcesses
 from mmrl.api.simulators.processes.simulator import ProcessSimulator
 from mmrl.api.simulators.types import ActionSpec
 from mmrl_maniskill.options import check_options
-from mmrl_maniskill.rendering import choose
+from mmrl_maniskill.rendering import choose, gpu_index
 
 START_S = 180.0
 """Timeout in seconds for the first pictures of a process; with a software driver they depend on the CPU."""
@@ -57,7 +57,7 @@ class ManiSkill(ProcessSimulator):
         check_options(what, num_envs, size, cameras, obs)
         if python is None and importlib.util.find_spec("mani_skill") is None:
             raise UserError(f"{what}: no module named 'mani_skill': pip install \"multimodal-rl[maniskill]\"")
-        rung = choose(rendering, obs == "rgb", python)
+        rung = choose(rendering, obs == "rgb", python, gpu=gpu_index(device))
         workers = EnvironmentProcesses(
             "mmrl_maniskill.environment:Environment",
             {

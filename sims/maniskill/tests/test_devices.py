@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from mmrl_maniskill import devices, rendering
@@ -56,6 +57,12 @@ def test_other_shaders_than_those_known_are_left_alone(theirs: Path, text: str) 
 def test_where_nothing_can_be_kept_it_goes_on_without(theirs: Path, tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file where a folder should be")
     assert devices._lighter_shaders(theirs) is None
+
+
+@pytest.mark.parametrize("rendering,name", [("gpu", "cuda"), ("gpu:1", "cuda:1"), ("software", "pci:0")])
+def test_a_gpu_is_named_by_its_number(monkeypatch: pytest.MonkeyPatch, rendering: str, name: str) -> None:
+    monkeypatch.setitem(sys.modules, "sapien", SimpleNamespace(Device=str.upper))
+    assert devices.device(rendering) == name.upper()
 
 
 @pytest.mark.slow

@@ -53,7 +53,7 @@ def test_the_ladder_goes_down_from_a_gpu_that_does_not_work(monkeypatch: pytest.
         rendering.Rung(rendering="gpu", driver="the GPU"),
         rendering.Rung(rendering="software", driver="/a/driver.json"),
     )
-    monkeypatch.setattr(rendering, "_rungs", lambda wanted: [first, second])
+    monkeypatch.setattr(rendering, "_rungs", lambda wanted, gpu: [first, second])
     monkeypatch.setattr(rendering, "_probe", lambda kind, *_: "it hung" if kind == "gpu" else None)
     with pytest.warns(UserWarning, match=r"renders with /a/driver.json: the GPU doesn't work \(it hung\)"):
         assert rendering.choose("auto", True) is second
