@@ -13,6 +13,7 @@ from mmrl_robotics.small import Small
 
 import row_length_cases as rows
 import vlm_cases as cases
+from changed_models import change
 from mmrl.algorithms.presets import load_algorithm
 from mmrl.api.simulators.processes.simulator import ProcessSimulator
 from mmrl.api.simulators.types import ActionSpec
@@ -144,7 +145,7 @@ def test_a_micro_batch_comes_over_at_once_and_is_not_waited_for(device, policy):
 
 def test_nobody_waits_for_the_length_of_a_row(device, policy, monkeypatch):
     """transformers would, to know whether rotary frequencies change: once for each token."""
-    rows.change(monkeypatch, rows.dynamic)
+    change(monkeypatch, rows.dynamic)
     few, many = (cost(device, sampled, policy("internvl"), tokens) for tokens in (2, LOOK_EVERY - 1))
     assert each(few, many, LOOK_EVERY - 3) == BUDGETS["a token"]
     monkeypatch.setattr(families, "ignore_row_lengths", lambda model: None)

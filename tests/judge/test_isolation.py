@@ -270,9 +270,14 @@ def test_environment(monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "secret")
     monkeypatch.setenv("SPECIAL_KEY", "given")
     monkeypatch.setenv("OTHER_KEY", "kept")
+    monkeypatch.setenv("TORCHINDUCTOR_REDIS_URL", "redis://user:password@host")
+    on_gpu = {"PYTORCH_ALLOC_CONF": "backend:native", "TORCHINDUCTOR_CACHE_DIR": "a", "TRITON_CACHE_DIR": "b", "CC": "gcc"}
+    for name, value in on_gpu.items():
+        monkeypatch.setenv(name, value)
     with judge("look") as on:
         found = seen(on, "environment")["environment"]
-    assert not {"HF_TOKEN", "SPECIAL_KEY", "OTHER_KEY"} & set(found) and found["PATH"] == os.environ["PATH"]
+    assert not {"HF_TOKEN", "SPECIAL_KEY", "OTHER_KEY", "TORCHINDUCTOR_REDIS_URL"} & set(found)
+    assert found["PATH"] == os.environ["PATH"] and found.items() >= on_gpu.items(), "what a model on a GPU needs"
     with judge("keyed") as on:
         assert on.run("hostile_verifiers/keyed", [Case(completion="")]) == [Score(1.0, {}, "given None")]
 

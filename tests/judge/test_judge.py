@@ -78,7 +78,7 @@ def memory(case):
     hoard = []
     while bad(case):
         hoard.append(bytearray(2**20))
-    return 1.0
+    return Score(1.0, {"pid": os.getpid()})
 
 def leave(case):
     if bad(case):
@@ -459,7 +459,9 @@ def test_a_chunk_may_take_longer_than_a_case():
 
 
 def test_out_of_memory():
-    assert one_failed(run("memory", among_good(3), memory_mb=64), at=3).startswith("MemoryError (faulty.py:")
+    found = run("memory", among_good(3), memory_mb=64)
+    assert one_failed(found, at=3).startswith("MemoryError (faulty.py:")
+    assert found[0].parts == found[5].parts != found[6].parts, "the process is replaced after its chunk, which frees the memory"
 
 
 @pytest.mark.parametrize(

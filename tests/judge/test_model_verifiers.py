@@ -3,6 +3,7 @@ must, and never a zero."""
 
 from __future__ import annotations
 
+import os
 import pickle
 import time
 
@@ -11,21 +12,26 @@ import torch
 
 from mmrl import Case, Prompt, Status, UserError
 from mmrl.api.episodes import Trajectory
-from mmrl.api.simulators.types import TrajectoryData
+from mmrl.api.simulators.types import Simulation, TrajectoryData
 from mmrl.api.specs import VerifierSpec
+from mmrl.compute import ranks
+from mmrl.compute.ray import ACTOR, switches
 from mmrl.judge import build_cases, local_judge, pool
+from mmrl.judge.actors import JudgeActor
 from mmrl.judge.pool import strip_case
 from mmrl.registry.plugins import registry
+from mmrl.rollout.simulators.remote import SimulatorActor
 from mmrl.testing import check_id
 from mmrl.ui.cli.options import options_of
 
 PLUGIN = '''
-import os, time
+import os, subprocess, sys, threading, time, types
 from mmrl import Score, UserError, VerifierSpec, hookimpl
 
 @hookimpl
 def mmrl_verifiers():
     made = "Plain Picky Few Odd Nan Beyond Hangs Dies Hungry Late Broken Refuses NoCall".split()
+    made += "Helped Sees Sticky Wrapped Full Cached".split()
     specs = [VerifierSpec(id=f"looks/{n.lower()}", target=f"looks:{n}", model=True, timeout_s=20) for n in made]
     return [*specs, VerifierSpec(id="looks/steps", target="looks:Steps", model=True, rollout=True, timeout_s=20),
             VerifierSpec(id="looks/function", target="looks:function"),
@@ -42,6 +48,52 @@ class Plain:
         self.calls += 1
         return [Score(self.scale * float(c.completion), {"made": Plain.made, "call": self.calls, "cases": len(cases),
                                                          "pid": os.getpid()}) for c in cases]
+
+class Helped(Plain):
+    """Helpers that go on, as those of torch's compiler: one started while loading, others in each call."""
+    def __init__(self):
+        super().__init__()
+        self.helper = subprocess.Popen(["sleep", "60"])
+    def __call__(self, cases):
+        threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+        self.files = [open(os.devnull) for _ in range(64)]
+        return super().__call__(cases)
+
+class Sees:
+    """Which GPUs torch would see."""
+    def __init__(self, device: str = "auto"):
+        pass
+    def __call__(self, cases):
+        return [Score(1.0, {}, os.environ.get("CUDA_VISIBLE_DEVICES", "all")) for _ in cases]
+
+class Sticky(Plain):
+    """A GPU after an illegal access: each later call fails too."""
+    error, later = RuntimeError("CUDA error: an illegal memory access was encountered\\nfor debugging ..."), None
+    def __call__(self, cases):
+        if self.calls or any(c.completion == "bad" for c in cases):
+            self.calls += 1
+            raise self.error from self.later
+        return [Score(1.0, {"pid": os.getpid()}) for _ in cases]
+
+class Wrapped(Sticky):
+    error, later = ValueError("the model can't answer"), Sticky.error
+
+class Full(Sticky):
+    error = RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+class Cached:
+    """How often torch's cache of the GPU's memory was emptied before each call; a bad case leaves an error behind."""
+    def __init__(self):
+        self.emptied, self.bad = 0, False
+        cuda = types.SimpleNamespace(is_initialized=lambda: True, empty_cache=self.empty)
+        sys.modules["torch"] = types.SimpleNamespace(cuda=cuda)
+    def empty(self):
+        self.emptied += 1
+        if self.bad:
+            raise RuntimeError("CUDA error: unspecified launch failure")
+    def __call__(self, cases):
+        self.bad = any(c.completion == "bad" for c in cases)
+        return [Score(1.0, {"emptied": self.emptied, "pid": os.getpid()}) for _ in cases]
 
 class Steps:
     def __call__(self, cases):
@@ -117,6 +169,7 @@ def function(case):
 def along(case):
     return Score(sum(case.answer), steps=case.answer)
 '''
+GPUS = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 GOOD, BAD = Case(completion="1"), Case(completion="bad")
 
 
@@ -205,6 +258,72 @@ def test_what_dies_is_replaced():
     found = run("dies", [BAD] + [GOOD] * 9)
     assert [s.value for s in found] == [None] * 8 + [1.0] * 2
     assert "exited with code 3" in found[0].detail
+
+
+def test_helpers_that_go_on_cost_no_new_process():
+    """On a GPU a model's compiler has a child process, and it would be loaded again after each chunk."""
+    found = run("helped", [GOOD] * 24)
+    assert len({s.parts["pid"] for s in found}) == 1 and {s.parts["call"] for s in found} == {1.0, 2.0, 3.0}
+
+
+def test_each_of_several_learners_has_its_models_on_its_own_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert run("sees", [GOOD])[0].detail == "all", "a learner that is alone"
+    monkeypatch.setattr(ranks, "world_size", lambda: 3)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 2)
+    assert run("sees", [GOOD], {"device": "cuda"})[0].detail == "2"
+    assert run("sees", [GOOD], {"device": "cuda:1"})[0].detail == "all", "a number counts all GPUs"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,GPU-5,7")
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    assert run("sees", [GOOD])[0].detail == "GPU-5"
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+    assert run("sees", [GOOD])[0].detail == "4,GPU-5,7", "a learner on a CPU"
+
+
+def test_a_model_on_a_gpu_by_number_has_a_worker_of_its_own():
+    with local_judge({"looks/sees": {"device": "cuda:1"}, "looks/plain": {}, "looks/picky": {}}) as judge:
+        crews = [set(crew.verifiers) for crew in judge._scorers._crews]
+    assert crews == [{"looks/sees"}, {"looks/plain", "looks/picky"}]
+
+
+@pytest.mark.parametrize("name", ["sticky", "wrapped"])
+def test_a_process_that_lost_its_gpu_is_replaced(name):
+    found = run(name, [GOOD] * 8 + [BAD] + [GOOD] * 15)
+    assert [s.value for s in found] == [1.0] * 8 + [None] * 8 + [1.0] * 8, "a chunk is lost, and no more"
+    assert found[0].parts["pid"] != found[-1].parts["pid"]
+
+
+def test_a_full_gpu_is_no_lost_one():
+    found = run("full", [BAD] * 8 + [GOOD] * 8)
+    assert [s.value for s in found] == [None] * 16, "in the same process, where each later call raises"
+
+
+def test_a_model_gives_cached_memory_back_after_each_chunk():
+    found = run("cached", [GOOD] * 16 + [BAD] + [GOOD] * 15)
+    assert [s.parts["emptied"] for s in found] == [0.0] * 8 + [1.0] * 8 + [2.0] * 8 + [0.0] * 8
+    assert found[0].parts["pid"] == found[16].parts["pid"] != found[-1].parts["pid"], "an error that comes late is one too"
+
+
+def test_a_judge_in_an_actor_sees_no_gpu(monkeypatch, tmp_path):
+    """Ray shows an actor that asks for none all of the machine's."""
+    for variable in GPUS:
+        monkeypatch.setenv(variable, "0,1")
+    monkeypatch.chdir(tmp_path)
+    actor = JudgeActor({"looks/sees": {}}, 1, None, 512, "process", str(tmp_path), switches())
+    try:
+        (score,) = actor.run({"looks/sees": [pickle.dumps(GOOD)]}).result(ACTOR)["looks/sees"]
+    finally:
+        actor._made().close()
+    assert score.value == 1.0 and score.detail == "" and not any(os.environ[variable] for variable in GPUS)
+
+
+def test_a_simulator_in_an_actor_sees_no_gpu(monkeypatch, tmp_path):
+    for variable in GPUS:
+        monkeypatch.setenv(variable, "0,1")
+    monkeypatch.chdir(tmp_path)
+    SimulatorActor(Simulation(simulator="robotics/small"), 1, str(tmp_path), switches())
+    assert not any(os.environ[variable] for variable in GPUS)
 
 
 def test_a_model_has_no_limit_of_memory():

@@ -11,6 +11,7 @@ from PIL import Image
 from mmrl import UserError, user_message
 from mmrl.api.types import Prompt
 from mmrl.judge import tiny_clip
+from mmrl.judge.image_models import image_encoder
 from mmrl.judge.models import (
     NUMBER,
     NumberSampler,
@@ -21,6 +22,8 @@ from mmrl.judge.models import (
     resolve_device,
     vision_language,
 )
+from mmrl.judge.reward_models import reward_model
+from mmrl.judge.text_models import pair_classifier
 from mmrl.policies.vlm import tiny
 from mmrl.rollout.generate.local import LocalGenerator
 from mmrl.rollout.generate.processor import LogitsProcessor
@@ -195,6 +198,16 @@ def test_a_judge_in_float16_answers_nearly_the_same(asked):
         atol=3e-3,
         rtol=0,
     )
+
+
+def test_the_device_is_prepared_for_every_kind_of_model(monkeypatch):
+    """On a GPU torch would round what convolutions read, and sum in 16 bits."""
+    prepared = []
+    monkeypatch.setattr("mmrl.judge.models.prepare_device", lambda device, dtype: prepared.append(device))
+    for load in (vision_language, contrastive, image_encoder, pair_classifier, reward_model):
+        prepared.clear()
+        load("tiny", device="cpu")
+        assert prepared == ["cpu"], load.__name__
 
 
 def test_devices():

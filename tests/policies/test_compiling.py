@@ -149,8 +149,8 @@ def test_a_failure_behind_checkpointed_layers_lets_them_be_computed_again_as_the
 
 
 def test_every_kind_of_arguments_is_compiled_by_the_same_settings(compile_by, monkeypatch):
-    """Since torch 2.12 they belong to a context, and checkpointed layers run in contexts of their own; gradients may be computed in
-    another thread, as they are on a GPU."""
+    """Since torch 2.12 they belong to a context, and checkpointed layers run in contexts of their own; gradients may be computed
+    in another thread, as they are on a GPU."""
     seen = []
 
     def noting(graph, inputs):

@@ -26,7 +26,7 @@ from row_length_cases import FEW, MORE
 @pytest.fixture
 def policy(monkeypatch):
     def made(family, change=None, **config):
-        rows.change(monkeypatch, change or rows.CHANGES[family])
+        change(monkeypatch, change or rows.CHANGES[family])
         return VLM(PolicyConfig(model=f"tiny:{family}:hidden=64", **config))
 
     return made

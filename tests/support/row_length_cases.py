@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
-
-import pytest
-
-from mmrl.policies.vlm import tiny
 
 FEW, MORE = 24, 600
 """Tokens, beyond which frequencies change: of InternVL, and of Phi-4-multimodal, whose smallest picture has 540."""
@@ -34,17 +29,3 @@ def far(config: Any) -> None:
 
 
 CHANGES = {"internvl": dynamic, "phi4_multimodal": longrope, "llama4": far}
-
-
-OWN = tiny._checkpoint
-
-
-def change(patch: pytest.MonkeyPatch, to: Callable[[Any], None]) -> None:
-    """Tiny models are made from configurations that `to` has changed, from now on."""
-
-    def checkpoint(*arguments: Any) -> Any:
-        found = OWN(*arguments)
-        to(found.config)
-        return found
-
-    patch.setattr(tiny, "_checkpoint", checkpoint)

@@ -76,7 +76,7 @@ def test_weights_reach_both_through_shared_memory_however_little_fits(policy, ge
         for p in policy.model.parameters():
             p.add_(0.3 * p.std() * torch.randn_like(p))
     assert sampled(policy, generator, prompts)[2].mean() < GAP
-    whole = sum(4 * p.numel() for p in policy.model.state_dict().values())
+    whole = sum(4 * p.numel() for p in policy.model.parameters())
     assert generator.sent == whole and (len(loads) == 1) == (load_bytes == 2**28)
     with torch.no_grad():
         policy.model.get_parameter("model.language_model.layers.1.self_attn.q_proj.weight").mul_(1.5)

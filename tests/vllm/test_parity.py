@@ -157,7 +157,7 @@ def test_what_was_not_written_to_is_not_sent_and_stays(policy, generator, clip, 
     sampled(policy, generator, prompts)
     kept = {name: p.detach().clone() for name, p in policy.model.named_parameters()}
     chosen = next(name for name in kept if part in name and name.endswith(("_proj.weight", "qkv.weight", "q.weight")))
-    whole = sum(4 * p.numel() for p in policy.model.state_dict().values())
+    whole = sum(4 * p.numel() for p in policy.model.parameters())
     for change in (lambda p: p.mul_(1.5), lambda p: p.copy_(kept[chosen])):
         with torch.no_grad():
             change(policy.model.get_parameter(chosen))

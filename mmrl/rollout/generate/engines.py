@@ -17,6 +17,7 @@ import torch
 from mmrl.api.errors import UserError, shorten
 from mmrl.api.seeds import derive
 from mmrl.compute import ranks
+from mmrl.compute.devices import prepare_device
 from mmrl.compute.ray import adopt_environment, engines_per_rank, ray_for, switches
 from mmrl.config.sections import RunConfig
 from mmrl.policies.shard import reshard
@@ -200,6 +201,7 @@ class Engine:
         settings, registry = self.config.policy, plugins.registry()
         spec = registry.get("policies", settings.kind)
         seed = derive(self.config.seed, "weights")
+        prepare_device(self.device, settings.dtype)
         place = "cpu" if self.config.compute.sampler == "vllm" else self.device  # the GPU holds the weights once, in vLLM
         self.policy = registry.target(spec)(settings, device=place, seed=seed, **{**spec.options, **settings.options})
         self.policy.model.requires_grad_(False)

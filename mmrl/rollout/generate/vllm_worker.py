@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
+from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 from vllm.v1.sample.logits_processor import LogitsProcessor
 
 from mmrl.compute.devices import sum_in_float32
@@ -42,6 +43,8 @@ class Reloading:
         """Load weights in place, by transformers' names; of a layer that vLLM fuses, all or none."""
         _synchronize()  # vLLM has a stream for each thread: batches under way, and weights that another thread wrote
         self.model_runner.reload_weights(weights_iterator=iter(weights))
+        if self.device.type == "cpu":
+            pack_heads(self.model_runner.get_model())
         _synchronize()  # who reads them may do so on another stream, and the learner may write to a buffer again
 
     def mmrl_fetch(self, handles: Sequence[bytes], places: Sequence[Place]) -> None:
@@ -58,6 +61,14 @@ class Reloading:
         """Receive the next bucket of a broadcast, and load it in place. load: of `Load`."""
         assert self.mmrl_group is not None, "join first"
         self.mmrl_reload(self.mmrl_group.receive(Load(*load)))
+
+
+def pack_heads(model: torch.nn.Module) -> None:
+    """On a CPU vLLM computes logits with a packed copy of a head's weights. It makes the copy anew when the head is loaded, and of
+    one that is tied only the embeddings are."""
+    for module in model.modules():
+        if isinstance(module, VocabParallelEmbedding):
+            module.quant_method.process_weights_after_loading(module)
 
 
 def _synchronize() -> None:

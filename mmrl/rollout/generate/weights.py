@@ -31,7 +31,7 @@ _PART = re.compile(r".*?\.\d+\.[^.]+")
 
 
 def parameter_versions(model: torch.nn.Module) -> dict[str, int]:
-    """Name of a parameter -> how often torch has written to it. A tied one has all its names, as vLLM may hold it twice."""
+    """Name of a parameter -> how often torch has written to it. A tied one has all its names."""
     return {name: p._version for name, p in model.named_parameters(remove_duplicate=False)}
 
 
@@ -46,9 +46,10 @@ def block(name: str) -> str:
 
 def changed_weights(model: Any, before: dict[str, int], now: dict[str, int]) -> Iterator[Named]:
     """The weights of all blocks in which one changed, or of all if nothing is known before: detached, with adapters merged, by
-    the names of published checkpoints. Sharded weights are gathered, so call it on all ranks."""
+    the names of published checkpoints, which have a tied weight once. Sharded weights are gathered, so call it on all ranks."""
     blocks = {block(name) for name, version in now.items() if before.get(name) != version}
-    wanted = merged_weights(model, lambda name: not before or block(name) in blocks)
+    again = now.keys() & model.all_tied_weights_keys  # with an adapter, a head has another name, and is another
+    wanted = merged_weights(model, lambda name: name not in again and (not before or block(name) in blocks))
     weights = ((name, full_tensor(value.detach())) for name, value in wanted)
     conversions = _conversions(model)
     for together in _blocks(weights):
