@@ -27,6 +27,7 @@ from mmrl.rollout.generate import vllm_options, weights
 from mmrl.rollout.generate.local import LocalGenerator
 from mmrl.rollout.generate.sampling import SamplingParams
 from mmrl.rollout.generate.vllm import VllmGenerator
+from mmrl.rollout.generate.vllm_engine import check_served
 from mmrl.train.update.learner import Learner
 
 
@@ -406,6 +407,17 @@ def test_a_model_with_recurrent_layers_has_no_cache_of_prefixes(policy):
     policy.family = copy.copy(policy.family)
     policy.family.capabilities = Capabilities(packs=True, recurrent=("Conv",))
     assert arguments(policy)["enable_prefix_caching"] is False
+
+
+def test_yarn_with_several_axes_is_refused(policy):
+    """vLLM 0.32 would take other frequencies than transformers: tests/vllm/test_published_settings.py."""
+    policy.model = SimpleNamespace(config=copy.deepcopy(policy.model.config))
+    rotary = {"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0, "original_max_position_embeddings": 64}
+    policy.model.config.get_text_config().rope_parameters = rotary | {"mrope_section": [2, 3, 3]}
+    with pytest.raises(UserError, match=r"YaRN's frequencies .* four times original_max_position_embeddings.*: use \"local\""):
+        check_served(policy, None, torch.device("cuda"))
+    policy.model.config.get_text_config().rope_parameters = rotary
+    check_served(policy, SimpleNamespace(is_mm_prefix_lm=False), torch.device("cuda"))
 
 
 def test_among_several_learners_its_workers_are_processes_with_a_group_of_their_own(policy, tmp_path):

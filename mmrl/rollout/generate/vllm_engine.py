@@ -97,6 +97,12 @@ def check_served(policy: VLM, config: Any, device: torch.device) -> None:
         raise UserError(refusal(policy, "all of its prompt sees ahead, which in vLLM only pictures can"))
     if found.looks_ahead and not config.is_mm_prefix_lm:
         raise UserError(refusal(policy, "tokens of its pictures see later ones, and not in vLLM's class"))
+    rotary = getattr(policy.model.config.get_text_config(), "rope_parameters", None) or {}
+    if (
+        rotary.get("rope_type") == "yarn" and "mrope_section" in rotary
+    ):  # seen in 0.32: MRotaryEmbedding's cache is as much longer
+        why = "vLLM takes YaRN's frequencies with several axes from four times original_max_position_embeddings"
+        raise UserError(refusal(policy, f"{why}, unlike transformers"))
     if device.type != "cpu":
         return
     from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
