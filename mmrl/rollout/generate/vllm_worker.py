@@ -64,8 +64,8 @@ class Reloading:
 
 
 def pack_heads(model: torch.nn.Module) -> None:
-    """On a CPU vLLM computes logits with a packed copy of a head's weights. It makes the copy anew when the head is loaded, and of
-    one that is tied only the embeddings are."""
+    """On a CPU vLLM computes logits with a packed copy of a head's weights. It makes the copy anew when the head is loaded, and
+    of a tied one only the embeddings are."""
     for module in model.modules():
         if isinstance(module, VocabParallelEmbedding):
             module.quant_method.process_weights_after_loading(module)
