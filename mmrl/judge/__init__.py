@@ -17,7 +17,7 @@ from mmrl.api.errors import UserError
 from mmrl.api.processes import sandbox
 from mmrl.api.specs import VerifierSpec
 from mmrl.api.types import Case, Rollout, Score, Status
-from mmrl.judge.environment import of_plugin, scrubbed
+from mmrl.judge.environment import names_a_gpu, of_learner_gpu, of_plugin, scrubbed
 from mmrl.judge.messages import Request
 from mmrl.judge.pool import Pool, WorkerGroup
 from mmrl.judge.process import Worker
@@ -139,7 +139,8 @@ def local_judge(
     """Make a judge with worker processes on this machine. verifiers: id -> options.
 
     num_workers: how many worker processes for each plugin whose verifiers are used. A plugin's verifiers that are models have one
-        worker more, for all of them.
+        worker more, for all of them, and another for those whose options name a GPU by its number. In one of several learners the
+        first sees the learner's GPU alone, the second all.
     timeout_s: seconds that one verifier may take for one case; by default what its spec says. Heavy imports belong to the
         top of a verifier's module, where they don't count, nor does loading a model.
     memory_mb: how much a case may allocate beyond the memory of the imports, on Linux; None for no limit. Models have none.
@@ -152,18 +153,19 @@ def local_judge(
     specs = specs_of(verifiers)
     deadlines = {name: spec.timeout_s if timeout_s is None else timeout_s for name, spec in specs.items()}
     plugin_of = plugins.registry().plugin_of
-    groups: dict[tuple[str, bool], list[str]] = {}
+    groups: dict[tuple[str, bool, bool], list[str]] = {}
     for name, spec in specs.items():
-        groups.setdefault((plugin_of(spec).name, spec.model), []).append(name)
+        groups.setdefault((plugin_of(spec).name, spec.model, spec.model and names_a_gpu(verifiers[name])), []).append(name)
     crews = []
-    for (_, model), names in groups.items():
+    for (_, model, on_named_gpu), names in groups.items():
         own = {name: verifiers[name] for name in names}
         wanted = [variable for name in names for variable in specs[name].environment]
+        on_gpu = of_learner_gpu() if model and not on_named_gpu else {}
         spawn = partial(
             Worker,
             own,
             memory_mb=None if model else memory_mb,
-            environment=scrubbed(os.environ, wanted) | of_plugin(plugin_of(specs[names[0]])),
+            environment=scrubbed(os.environ, wanted) | of_plugin(plugin_of(specs[names[0]])) | on_gpu,
             model=model,
             wrapper=sandbox.wrapper(gpu=model) if isolation == "strict" else (),
         )

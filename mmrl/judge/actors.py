@@ -165,6 +165,8 @@ class JudgeActor:
     ) -> None:
         """See `Judge`. folder, environment: the learner's working folder and environment variables, to find plugins and files."""
         adopt_environment(folder, environment)
+        # Ray hides no GPU from an actor that asks for none.
+        os.environ.update(CUDA_VISIBLE_DEVICES="", HIP_VISIBLE_DEVICES="", ROCR_VISIBLE_DEVICES="")
         self._given = (verifiers, num_workers, timeout_s, memory_mb, isolation)
         self._judge: Judge | None = None
         self._lock = threading.Lock()

@@ -9,7 +9,7 @@ import torch
 
 from mmrl.api.errors import UserError, shorten
 from mmrl.api.services import Dtype
-from mmrl.judge.models import TINY, check_room, dtype_of, folder_config, resolve_device
+from mmrl.judge.models import TINY, check_room, dtype_of, folder_config, prepared_device
 
 CURE = "give the folder or hub name of a DINO, or tiny"
 SIDE, PATCH, WIDTH = 28, 14, 32
@@ -38,7 +38,7 @@ def image_encoder(model: str, *, device: str = "auto", dtype: Dtype = "auto", ba
     """Load a vision transformer. model: a folder or hub name, such as of a DINOv2, or `tiny`. batch_size: pictures at once.
     Raises UserError with the key `model`."""
     check_image_encoder(model, device=device, batch_size=batch_size)
-    device = resolve_device(device)
+    device = prepared_device(device)
     if model == TINY:
         return ImageEncoder(*build_tiny(), device, batch_size)
     from transformers import AutoImageProcessor, AutoModel

@@ -18,7 +18,7 @@ from mmrl.api.errors import UserError, shorten
 from mmrl.api.services import Dtype
 from mmrl.api.tasks.option_checks import check_integer
 from mmrl.api.types import Message, Prompt
-from mmrl.compute.devices import has_bfloat16
+from mmrl.compute.devices import has_bfloat16, prepare_device
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.vlm.processing import PromptInputs
 from mmrl.policies.vlm.vlm import VLM
@@ -137,7 +137,7 @@ def vision_language(
     """Load a vision-language model. model: a folder (also a checkpoint's `policy` in a run folder), a hub name, or `tiny`.
     batch_size: questions answered at once. max_pixels: larger pictures are shrunk. Raises UserError with the key `model`."""
     check_vision_language(model, device=device, batch_size=batch_size)
-    device = resolve_device(device)
+    device = prepared_device(device)
     try:
         return VisionLanguage(_policy(_named(model, "qwen2_5_vl"), device, dtype_of(dtype, device), max_pixels), batch_size)
     except UserError as error:
@@ -156,7 +156,7 @@ def contrastive(model: str, *, device: str = "auto", dtype: Dtype = "auto", batc
     """Load a contrastive model. model: a folder or hub name of a CLIP or SigLIP checkpoint, or `tiny`. batch_size: pictures
     encoded at once. Raises UserError with the key `model`."""
     check_contrastive(model, device=device, batch_size=batch_size)
-    device = resolve_device(device)
+    device = prepared_device(device)
     if model in (TINY, f"{TINY}:clip"):
         from mmrl.judge import tiny_clip
 
@@ -222,6 +222,13 @@ def resolve_device(device: str) -> str:
         raise UserError(f"device = {device!r} is unknown: use auto, cpu, cuda or cuda:1")
     if device.startswith("cuda") and int(device[5:] or 0) >= torch.cuda.device_count():
         raise UserError(f"device = {device!r}, but torch sees {torch.cuda.device_count()} GPUs: use cpu or auto")
+    return device
+
+
+def prepared_device(device: str) -> str:
+    """The device for a model that is about to be loaded. A GPU is made as exact as for a policy."""
+    device = resolve_device(device)
+    prepare_device(device, "float32")  # bfloat16 may be emulated here: it was asked for
     return device
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from mmrl.api.errors import UserError
 from mmrl.api.types import Message, Prompt
 from mmrl.config.sections import PolicyConfig
-from mmrl.judge.models import TINY, dtype_of, resolve_device
+from mmrl.judge.models import TINY, dtype_of, prepared_device, resolve_device
 from mmrl.policies.reward_model import HEAD, RewardModel
 
 
@@ -27,7 +27,7 @@ class Ratings:
 def reward_model(model: str, *, device: str = "auto", max_pixels: int | None = None) -> Ratings:
     """Load a reward model. model: the `policy` folder of a checkpoint, or `tiny`. Raises UserError with the key `model`."""
     check_reward_model(model, device=device)
-    device = resolve_device(device)
+    device = prepared_device(device)
     try:
         return Ratings(_policy("tiny:qwen2_5_vl" if model == TINY else model, device, max_pixels))
     except UserError as error:

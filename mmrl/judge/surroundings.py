@@ -28,9 +28,13 @@ class Surroundings:
         self._builtins = dict(vars(builtins))
         self._limits, self._threads, self._descriptors = _limits(), threading.active_count(), _descriptors()
 
-    def restore(self) -> bool:
+    def restore(self, model: bool = False) -> bool:
         """Put everything back for the next chunk. False if that isn't possible, so that the process must be replaced: something
-        still runs, holds many descriptors, or changed a limit or a builtin function."""
+        still runs, holds many descriptors, or changed a limit or a builtin function.
+
+        model: the chunk was for a model. What that started or opened may stay: torch compiles in a child process that lives as
+        long as this one, and a driver opens its files at the first use. A new process would start the same, and load the model
+        again."""
         try:
             moved = os.getcwd() != self._folder
         except FileNotFoundError:  # it was deleted
@@ -50,16 +54,15 @@ class Surroundings:
                 signal.signal(number, signal.SIG_DFL if handler is None else handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
         gc.enable()
-        return not self._left_over()
+        return not (self._changed() or (not model and self._left_over()))
 
     def _left_over(self) -> bool:
         return (
-            _has_children()
-            or threading.active_count() > self._threads
-            or _descriptors() > self._descriptors + SPARE_DESCRIPTORS
-            or _limits() != self._limits
-            or vars(builtins) != self._builtins
+            _has_children() or threading.active_count() > self._threads or _descriptors() > self._descriptors + SPARE_DESCRIPTORS
         )
+
+    def _changed(self) -> bool:
+        return _limits() != self._limits or vars(builtins) != self._builtins
 
 
 def _descriptors() -> int:

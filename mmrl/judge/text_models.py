@@ -13,7 +13,7 @@ import torch
 
 from mmrl.api.errors import UserError, shorten
 from mmrl.api.services import Dtype
-from mmrl.judge.models import TINY, check_room, dtype_of, folder_config, resolve_device
+from mmrl.judge.models import TINY, check_room, dtype_of, folder_config, prepared_device
 
 ENTAILMENT = "entailment"
 """The name of the class that counts, in a model with several."""
@@ -78,7 +78,7 @@ def pair_classifier(model: str, *, device: str = "auto", dtype: Dtype = "auto", 
     """Load a sequence classification model: of entailment, a reranker or a reward model. model: a folder, a hub name, or `tiny`.
     batch_size: pairs at once. Raises UserError with the key `model`."""
     check_pair_classifier(model, device=device, batch_size=batch_size)
-    device = resolve_device(device)
+    device = prepared_device(device)
     if model == TINY:
         from mmrl.judge import tiny_text
 

@@ -55,10 +55,10 @@ def main(progress_fd: int, memory_mb: int | None, strict: bool) -> None:
             _end()  # the engine is gone
         verifier = verifiers[name]
         if isinstance(verifier, BatchVerifier):
-            rows, healthy = _call(verifier, payloads, progress), True
+            rows, healthy = _call(verifier, payloads, progress), verifier.healthy
         else:
             rows, healthy = _run(verifier, payloads, progress, partial(_reply, replies, "scores", serial), careful)
-        _reply(replies, "done", serial, rows, surroundings.restore() and healthy)
+        _reply(replies, "done", serial, rows, surroundings.restore(isinstance(verifier, BatchVerifier)) and healthy)
 
 
 def _call(model: BatchVerifier, payloads: list[bytes], progress: memoryview[int]) -> list[Row]:
@@ -67,6 +67,7 @@ def _call(model: BatchVerifier, payloads: list[bytes], progress: memoryview[int]
     if rows is None:
         progress[0] = 1
         rows = [model.score_one(payload) for payload in payloads]
+    model.free_memory()
     return rows
 
 

@@ -101,6 +101,8 @@ class SimulatorActor:
     def __init__(self, simulation: Simulation, num_envs: int, folder: str, environment: Mapping[str, str]) -> None:
         """folder, environment: the learner's working folder and environment variables, to find plugins and files."""
         adopt_environment(folder, environment)
+        # Ray hides no GPU from an actor that asks for none.
+        os.environ.update(CUDA_VISIBLE_DEVICES="", HIP_VISIBLE_DEVICES="", ROCR_VISIBLE_DEVICES="")
         self._given = (simulation, num_envs, "cpu")
         self._made: Any = None
 
