@@ -168,6 +168,13 @@ def test_the_calls_with_which_groups_begin_do_not_grow_with_the_environments(mon
     assert len(set(starts)) == environments // 4 and all(len(set(starts[n : n + 4])) == 1 for n in range(0, environments, 4))
 
 
+def test_once_trajectories_are_made_a_lane_holds_no_second_copy_of_them():
+    made = collector(environments=2)
+    found = collected(made, prompts(2))
+    (lane,) = made.lanes("dial/turn")
+    assert found and all(len(r.data.choices) for r in found) and not lane.calls
+
+
 def counted(make):
     """`make_lane` whose seeds don't fix starts; `calls` are the resets and restores, each with its number of environments."""
 

@@ -314,7 +314,8 @@ class Lane:
             self.ended.append(job)
 
     def tracks(self) -> None:
-        """Sets the trajectory data of every episode that ended since `begin`."""
+        """Sets the trajectory data of every episode that ended since `begin`, and lets go of what they were made of, which would
+        stay on the device while the policy learns."""
         if not self.calls:
             return
         device = self.calls[0].chosen.choices.device
@@ -355,6 +356,7 @@ class Lane:
                 corrected_T=None if corrected is None else corrected[at],
                 **({"step_s": 1 / self.spec.control_hz} if self.spec.control_hz else {}),
             )
+        self.calls = []
 
     def _spread(self, rows_n: torch.Tensor, envs_n: torch.Tensor) -> torch.Tensor:
         """[n, ...] -> [N, ...], 0 in the environments without a choice."""

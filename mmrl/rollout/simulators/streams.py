@@ -5,7 +5,7 @@ so would the host that reads what came of a step. Two events in each call order 
 after its actions were chosen, and the policy looks at it after the step. No host waits for an event.
 
 They also keep memory from being taken anew while the other stream reads it. A lane holds what the policy read and made until its
-next episodes; what it lets go before, it lets go after its stream has waited for the policy.
+episodes have ended; what it lets go, it lets go after its stream has waited for the policy.
 
 Simulators keep the default stream, since not all that they call knows of another: Warp frees its memory in the order of the
 default stream, and SAPIEN computes there unless each of its systems is told otherwise.
