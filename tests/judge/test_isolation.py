@@ -200,7 +200,8 @@ def test_relative_pictures_after_another_verifier_has_left_the_folder(tmp_path, 
 
 
 @promise(
-    "A worker is replaced after a chunk that leaves threads, processes or many files, or changes limits or builtin functions."
+    "A worker is replaced after a chunk that leaves threads, processes or many files, or changes limits or builtin functions; "
+    "with models only for the last two."
 )
 @pytest.mark.parametrize(
     ("act", "needs"),

@@ -10,6 +10,7 @@ import transformers
 
 import row_length_cases as rows
 import vlm_cases as cases
+from changed_models import change
 from mmrl.api.errors import UserError
 from mmrl.config.load import parse_config
 from mmrl.config.sections import PolicyConfig
@@ -25,8 +26,8 @@ from row_length_cases import FEW, MORE
 
 @pytest.fixture
 def policy(monkeypatch):
-    def made(family, change=None, **config):
-        change(monkeypatch, change or rows.CHANGES[family])
+    def made(family, to=None, **config):
+        change(monkeypatch, to or rows.CHANGES[family])
         return VLM(PolicyConfig(model=f"tiny:{family}:hidden=64", **config))
 
     return made

@@ -420,6 +420,15 @@ def test_yarn_with_several_axes_is_refused(policy):
     check_served(policy, SimpleNamespace(is_mm_prefix_lm=False), torch.device("cuda"))
 
 
+@pytest.mark.parametrize(("family", "why"), [("qwen3_vl_moe", "doesn't pack experts again"), ("lfm2_vl", "its convolutions")])
+def test_what_vllm_computes_otherwise_on_a_cpu_is_refused_there(family, why):
+    """By 0.6 and 0.3 nats a token: of experts once weights have been replaced, of convolutions always."""
+    policy = cases.policy(family)
+    with pytest.raises(UserError, match=f'on a CPU vLLM .*{why}.*: use "local"'):
+        check_served(policy, None, torch.device("cpu"))
+    check_served(policy, None, torch.device("cuda"))
+
+
 def test_among_several_learners_its_workers_are_processes_with_a_group_of_their_own(policy, tmp_path):
     settings = ComputeConfig(sampler="vllm")
     assert not vllm_options.has_separate_workers(settings)

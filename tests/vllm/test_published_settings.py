@@ -16,9 +16,8 @@ pytestmark = pytest.mark.exhaustive
 BOUND = 1e-5
 """Nats a token, in float32."""
 SERVED = ("Aya Vision", "Pixtral", "Mistral Small 3.2", "Qwen2.5-VL", "Qwen2.5-VL 7B", "Qwen3-VL", "InternVL3.5")
-"""Models without experts and convolutions, which vLLM's CPU build serves in float32. On a CPU without AVX-512 it differed with
-experts (Qwen3-VL MoE: 0.5 nats), with convolutions (LFM2-VL: 0.2), and with Command A Vision's windows, if a prompt is longer
-(0.01)."""
+"""Those that vLLM's CPU build serves in float32, without Command A Vision, whose windows it computes otherwise if a prompt is
+longer (by 0.01 nats)."""
 
 
 @pytest.mark.parametrize("setting", [n for n in SETTINGS if n.partition(":")[0] in SERVED and "YaRN" not in n])

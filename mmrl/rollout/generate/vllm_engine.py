@@ -105,6 +105,10 @@ def check_served(policy: VLM, config: Any, device: torch.device) -> None:
         raise UserError(refusal(policy, f"{why}, unlike transformers"))
     if device.type != "cpu":
         return
+    if any(p.ndim == 3 and ".experts." in name for name, p in policy.model.named_parameters()):
+        raise UserError(refusal(policy, "on a CPU vLLM doesn't pack experts again whose weights are replaced"))  # seen in 0.32
+    if "conv" in found.attention:
+        raise UserError(refusal(policy, "on a CPU vLLM computes its convolutions otherwise than transformers"))  # seen in 0.32
     from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
 
     if found.looks_ahead and not CPUAttentionBackend.supports_mm_prefix():
