@@ -182,3 +182,8 @@ def adopt_environment(folder: str, environment: Mapping[str, str]) -> None:
     """Make this process of an actor find the same plugins and files as the learner. environment: the learner's `switches()`."""
     os.environ.update(environment)
     os.chdir(folder)
+
+
+def hide_gpus() -> None:
+    """Let this process of an actor see no GPU: Ray hides none from an actor that asks for none."""
+    os.environ.update(CUDA_VISIBLE_DEVICES="", HIP_VISIBLE_DEVICES="", ROCR_VISIBLE_DEVICES="")

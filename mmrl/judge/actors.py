@@ -18,7 +18,7 @@ from mmrl.api.specs import VerifierSpec
 from mmrl.api.types import Score
 from mmrl.compute import ranks
 from mmrl.compute.crossing import Answer, attempt
-from mmrl.compute.ray import ACTOR, adopt_environment, judges_of_rank, ray_for, switches, wait_for_cpus
+from mmrl.compute.ray import ACTOR, adopt_environment, hide_gpus, judges_of_rank, ray_for, switches, wait_for_cpus
 from mmrl.config.sections import RunConfig
 from mmrl.judge import Isolation, Judge, local_judge, specs_of
 from mmrl.judge.messages import Request, with_right_steps
@@ -165,8 +165,7 @@ class JudgeActor:
     ) -> None:
         """See `Judge`. folder, environment: the learner's working folder and environment variables, to find plugins and files."""
         adopt_environment(folder, environment)
-        # Ray hides no GPU from an actor that asks for none.
-        os.environ.update(CUDA_VISIBLE_DEVICES="", HIP_VISIBLE_DEVICES="", ROCR_VISIBLE_DEVICES="")
+        hide_gpus()
         self._given = (verifiers, num_workers, timeout_s, memory_mb, isolation)
         self._judge: Judge | None = None
         self._lock = threading.Lock()

@@ -86,7 +86,7 @@ class CompiledForward:
             return self.kind.compiled(self.layer, *args, **kwargs)
         except torch.OutOfMemoryError:
             raise
-        except Exception as error:
+        except Exception as error:  # torch, Triton or the C compiler may fail in any way
             if choice.repeated:
                 raise  # also how a layer ends that is computed again
             choice.failed()

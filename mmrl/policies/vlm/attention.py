@@ -256,7 +256,7 @@ class Kernel:
                 return self._flex(query, key, value, blocks, scale, softcap)
             except torch.OutOfMemoryError:
                 raise
-            except Exception as error:
+            except Exception as error:  # torch, Triton or the C compiler may fail in any way
                 if choice.repeated:
                     raise
                 choice.failed()
@@ -273,8 +273,8 @@ class Kernel:
     def _flex(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, blocks: BlockMask, scale: float, softcap: float | None
     ) -> torch.Tensor:
-        # the kernel for short queries has bounds of its own, and would be one more to check
         allow_recompilations()
+        # the kernel for short queries has bounds of its own, and would be one more to check
         options = {"BACKEND": "TRITON"} if "BACKEND" in FlexKernelOptions.__annotations__ else {"FORCE_USE_FLEX_ATTENTION": True}
         return self.compiled(
             query,

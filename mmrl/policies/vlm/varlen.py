@@ -37,7 +37,7 @@ class Varlen:
             return _kernel()(query, key, value, ends, ends, longest, longest, **_scaled(scale, query.shape[-1]))
         except torch.OutOfMemoryError:
             raise
-        except Exception as error:
+        except Exception as error:  # an old GPU, a width that it doesn't know, a torch without it
             if choice.repeated:
                 raise
             choice.failed()

@@ -21,7 +21,7 @@ import torch
 from mmrl.api.errors import plugin_errors, shorten
 from mmrl.api.simulators.types import Observation, Simulation, Transition
 from mmrl.compute.crossing import Answer, attempt
-from mmrl.compute.ray import ACTOR, adopt_environment, ray_for, switches, wait_for_cpus
+from mmrl.compute.ray import ACTOR, adopt_environment, hide_gpus, ray_for, switches, wait_for_cpus
 from mmrl.config.sections import RunConfig
 from mmrl.registry import plugins
 from mmrl.rollout.simulators.replaced import Died, ReplacedSimulator, facts_of
@@ -101,8 +101,7 @@ class SimulatorActor:
     def __init__(self, simulation: Simulation, num_envs: int, folder: str, environment: Mapping[str, str]) -> None:
         """folder, environment: the learner's working folder and environment variables, to find plugins and files."""
         adopt_environment(folder, environment)
-        # Ray hides no GPU from an actor that asks for none.
-        os.environ.update(CUDA_VISIBLE_DEVICES="", HIP_VISIBLE_DEVICES="", ROCR_VISIBLE_DEVICES="")
+        hide_gpus()
         self._given = (simulation, num_envs, "cpu")
         self._made: Any = None
 
