@@ -30,6 +30,7 @@ from mmrl.judge.actors import ray_judge
 from mmrl.policies.load import make_policy
 from mmrl.policies.policy import Policy
 from mmrl.rollout.collector import make_collector
+from mmrl.run_folder.files import disk_errors
 from mmrl.run_folder.reader import check_removable, is_run, is_unstarted
 from mmrl.run_folder.writer import ENDED, NullRunFolder, RunFolder, check_unused
 from mmrl.train import checkpoint
@@ -67,7 +68,7 @@ def train(
         check_started(config.compute.learners)
         if config.train.threads:
             torch.set_num_threads(config.train.threads)
-        folder = ranks.broadcast_from_first(lambda: open_run(config, path, held, resume, overwrite))
+        folder, replaces = ranks.broadcast_from_first(lambda: open_run(config, path, held, resume, overwrite))
         if folder is not None and (path / "summary.json").exists():
             progress.note(f"{path} is finished: there is nothing to resume")
             return folder
@@ -89,11 +90,11 @@ def train(
             progress.note(packer.remark)
         elif packer.layout:
             progress.say(packer.layout)
+        ranks.run_on_all(judge.ready)  # its models are on the GPU before vLLM measures what is free
         collector = make_collector(config, setup.tasks, policy)
         held.callback(collector.close)
         ranks.run_on_all(collector.ready)  # refuses a simulator that can't be made or doesn't fit, before anything is written
-        ranks.run_on_all(judge.ready)
-        folder = folder or ranks.broadcast_from_first(lambda: create_run(config, path, held))
+        folder = folder or ranks.broadcast_from_first(lambda: create_run(config, path, held, replaces))
         if not ranks.is_first():
             folder = NullRunFolder(path)
         ranks.run_on_all(lambda: check_shared(path))
@@ -126,26 +127,32 @@ def check_started(learners: int) -> None:
         )
 
 
-def open_run(config: RunConfig, path: Path, held: contextlib.ExitStack, resume: bool, overwrite: bool) -> RunFolder | None:
-    """The folder of a run to resume; None for a new run, which may replace one that ended before its first figure. held: gets the
-    lock of an existing run folder."""
+def open_run(
+    config: RunConfig, path: Path, held: contextlib.ExitStack, resume: bool, overwrite: bool
+) -> tuple[RunFolder | None, bool]:
+    """(folder of a run to resume, None for a new run; whether the new run replaces an older one). Without `overwrite` it may only
+    replace one that ended before its first figure. held: gets the lock of an existing run folder."""
     going_on = resume and is_run(path)
     overwrite = overwrite or is_unstarted(path)
     if not going_on:
         refuse_own_files(config, path)
     if not going_on and not (overwrite and is_run(path)):
         check_unused(path, asked="--resume" if resume else "--overwrite" if overwrite else "")
-    if is_run(path):
+    there = is_run(path)
+    if there:
         held.enter_context(lock_run_folder(path))
         if not going_on:
             check_removable(path)
-    return RunFolder.open(path, to_dict(config)) if going_on else None
+    return (RunFolder.open(path, to_dict(config)), False) if going_on else (None, there)
 
 
-def create_run(config: RunConfig, path: Path, held: contextlib.ExitStack) -> RunFolder:
-    """Make a new run folder; it replaces that of an older run. held: gets its lock."""
-    if is_run(path):
+def create_run(config: RunConfig, path: Path, held: contextlib.ExitStack, replaces: bool) -> RunFolder:
+    """Make a new run folder. held: gets its lock. replaces: whether it replaces that of an older run, whose lock `held` has.
+    Raises UserError for any other run in the folder."""
+    if replaces:
         shutil.rmtree(path)
+    elif is_run(path):  # another process made it while this one loaded its model
+        held.enter_context(lock_run_folder(path))
     folder = RunFolder.create(path, to_dict(config), config.seed)
     held.enter_context(lock_run_folder(path))
     return folder
@@ -188,14 +195,21 @@ def out_of_memory_errors(config: RunConfig) -> Iterator[None]:
 
 @contextlib.contextmanager
 def lock_run_folder(path: Path) -> Iterator[None]:
-    """Lock a run folder against other processes. The system releases the lock when the process ends. Raises UserError if the
-    folder is locked already."""
-    with open(path / ".lock", "ab") as file:
+    """Lock a run folder against other processes. The system releases the lock when the process ends; the lock file has the name
+    of this machine until then, for boards on others, which don't see its locks. Raises UserError if the folder is locked
+    already."""
+    with open(path / ".lock", "ab", buffering=0) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UserError(f"{path} is in use by another mmrl process: wait until it ends, or choose another name") from None
-        yield
+        with disk_errors(path / ".lock"):
+            file.truncate(0)  # a killed run leaves the name
+            file.write(platform.node().encode())
+        try:
+            yield
+        finally:
+            file.truncate(0)
 
 
 @contextlib.contextmanager
@@ -310,6 +324,7 @@ def evaluate_only(config: RunConfig, folder: Path | None, which: str) -> list[Ev
         collector = make_collector(config, setup.tasks, policy)
         shown = stage_condition(config.stages[stage_of(found, len(config.stages)) if found else setup.opening])
         with _judge(setup) as judge, contextlib.closing(collector):
+            judge.ready()  # as in `train`
             evaluator = evaluator_of(setup, collector, judge, policy, shown)
             return [evaluator(name)[0] for name in setup.tasks]
 

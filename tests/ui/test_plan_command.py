@@ -45,7 +45,7 @@ def ask(*arguments):
 def test_json_has_the_keys_that_are_promised(run_file):
     told = json.loads(ask(run_file, "--machine", "h200", "--json").stdout)
     assert set(told) == {
-        "fits", "model", "machine", "devices", "sizes", "stages", "engine_fits", "changes", "offload",
+        "fits", "model", "machine", "devices", "sizes", "stages", "engine_fits", "unknown_models", "changes", "offload",
     }  # fmt: skip
     assert told["fits"] and told["model"]["parameters"] == sum(told["model"]["parts"].values()) == 3_754_622_976
     assert [stage["kind"] for stage in told["stages"]] == ["sft", "rl"]

@@ -28,6 +28,7 @@ from mmrl.train.plan.seconds import (
 from mmrl.train.plan.shapes import Shapes
 from mmrl.train.plan.sources import Found, find_shapes
 from mmrl.train.plan.trained import Trained, trained
+from mmrl.train.plan.verifier_models import VerifierModels, count_models
 from mmrl.train.plan.workload import Micro, Sizes, Workload, workload
 
 __all__ = ["Plan", "Sizes", "StagePlan", "check_fits", "gib", "predict", "sizes_of"]
@@ -81,6 +82,8 @@ class Plan:
     """Whether vLLM's share of memory holds the model and some key-value cache."""
     changes: tuple[Change, ...]
     offload: Offload | None
+    unknown_models: tuple[str, ...] = ()
+    """Models of verifiers, whose memory isn't counted, as it isn't known."""
 
     @property
     def fits(self) -> bool:
@@ -102,6 +105,7 @@ class Plan:
             "sizes": asdict(self.sizes),
             "stages": [_stage_json(stage) for stage in self.stages],
             "engine_fits": self.engine_fits,
+            "unknown_models": list(self.unknown_models),
             "changes": to_json(self.changes),
             "offload": None if self.offload is None else asdict(self.offload),
         }
@@ -165,12 +169,13 @@ def predict(
     model = find_shapes(config.policy, online=online)
     config, learners, engines = _devices(config, gpus)
     sizes = sizes or sizes_of(config, model)
-    stages = tuple(_stage(config, i, model.shapes, machine, sizes) for i in range(len(config.stages)))
+    models = count_models(config, machine, online)
+    stages = tuple(_stage(config, i, model.shapes, machine, sizes, models) for i in range(len(config.stages)))
     room, whole = usable(machine), config.policy.bytes_per_weight * model.shapes.parameters
     suggested: list[Change] = []
     if any(stage.peak > room for stage in stages):
         smallest = min(s.work.prompt_tokens + s.work.completion for s in stages)
-        suggested = changes(config, lambda other: (_peak(other, model.shapes, machine, sizes), room), smallest)
+        suggested = changes(config, lambda other: (_peak(other, model.shapes, machine, sizes, models), room), smallest)
     return Plan(
         model=config.policy.model,
         found=model,
@@ -184,6 +189,7 @@ def predict(
         engine_fits=_engine_fits(config.compute, machine, whole),
         changes=tuple(suggested),
         offload=offload(_clock(config, model.shapes, machine), machine),
+        unknown_models=models.unknown,
     )
 
 
@@ -198,9 +204,10 @@ def check_fits(config: RunConfig, machine: Machine, learners: int = 1) -> str:
     worst = max(made.stages, key=lambda stage: stage.certain)
     cure = f"set {made.changes[0].words}" if made.changes and made.changes[0].fits else "use a smaller model or more devices"
     if worst.certain > machine.memory:
+        models = " and the verifiers' models" if any(part.name.startswith("verifier") for part in worst.parts) else ""
         raise UserError(
-            f"{machine.name} is too small: weights, gradients and optimiser of stages.{worst.number} take {gib(worst.certain)}, "
-            f"but it has {gib(machine.memory)}: {cure}; mmrl plan shows the parts"
+            f"{machine.name} is too small: weights, gradients and optimiser of stages.{worst.number}{models} take "
+            f"{gib(worst.certain)}, but it has {gib(machine.memory)}: {cure}; mmrl plan shows the parts"
         )
     if not made.fits:
         return f"this may run out of GPU memory, according to mmrl plan: {cure}"
@@ -240,14 +247,14 @@ def _engine_fits(compute: ComputeConfig, machine: Machine, whole: int) -> bool:
 
 
 def _memory(
-    config: RunConfig, stage: Stage, shapes: Shapes, machine: Machine, sizes: Sizes
+    config: RunConfig, stage: Stage, shapes: Shapes, machine: Machine, sizes: Sizes, models: VerifierModels
 ) -> tuple[Workload, Trained, list[Part]]:
     compute = config.compute
     acts = sizes.steps > 0
     work = (vla_workload if acts else workload)(config, stage, shapes, sizes, compute.learners)
     weights = trained(shapes, config.policy.lora, stage)
     teacher = find_shapes(config.policy, name).shapes.parameters if (name := teacher_of(stage)) else 0
-    parts = resident(shapes, config, stage, weights, teacher, compute.learners)
+    parts = [*resident(shapes, config, stage, weights, teacher, compute.learners), *models.parts]
     if work.sampled and acts:
         parts += acting(shapes, config, work)
     elif work.sampled:
@@ -257,13 +264,13 @@ def _memory(
     return work, weights, parts + update(shapes, config, work, weights, machine.kind, choices, stage.optimizer)
 
 
-def _peak(config: RunConfig, shapes: Shapes, machine: Machine, sizes: Sizes) -> int:
-    return max(max(peaks(_memory(config, stage, shapes, machine, sizes)[2]).values()) for stage in config.stages)
+def _peak(config: RunConfig, shapes: Shapes, machine: Machine, sizes: Sizes, models: VerifierModels) -> int:
+    return max(max(peaks(_memory(config, stage, shapes, machine, sizes, models)[2]).values()) for stage in config.stages)
 
 
-def _stage(config: RunConfig, number: int, shapes: Shapes, machine: Machine, sizes: Sizes) -> StagePlan:
+def _stage(config: RunConfig, number: int, shapes: Shapes, machine: Machine, sizes: Sizes, models: VerifierModels) -> StagePlan:
     stage, compute = config.stages[number], config.compute
-    work, weights, parts = _memory(config, stage, shapes, machine, sizes)
+    work, weights, parts = _memory(config, stage, shapes, machine, sizes, models)
     clock = _clock(config, shapes, machine, weights.nf4)
     split = compute.learners if compute.weights == "sharded" else 1
     acts = sizes.steps > 0
@@ -281,7 +288,7 @@ def _stage(config: RunConfig, number: int, shapes: Shapes, machine: Machine, siz
     flops = sum(part.flops for part in (*sample, *learn))
     smallest = Micro(rows=1, length=2, patches=0, targets=1)
     b = config.policy.bytes_per_weight
-    kept = [p for p in resident(shapes, config, stage, weights, 0, compute.learners) if "update" in p.phases]
+    kept = [p for p in resident(shapes, config, stage, weights, 0, compute.learners) if "update" in p.phases] + [*models.parts]
     kept += [p for p in vllm(compute, machine, compute.placement == "separate") if p.phases != ("generate",)] * (
         compute.sampler == "vllm"
     )

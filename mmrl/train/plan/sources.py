@@ -41,7 +41,7 @@ def find_shapes(config: PolicyConfig, model: str = "", online: bool = True) -> F
         from mmrl.policies.load import checked_options  # imports torch
 
         checked_options(config, plugins.registry().get("policies", config.kind))
-    data, source, limit = _config(_beneath(name), online)
+    data, source, limit = _config(beneath(name), online)
     if config.kind == "vla":
         shapes = vla_shapes(data, config, f"policy.model {name!r}")
         return Found(shapes=shapes, source=source, most_pixels=limit or LIMITS[shapes.family])
@@ -49,7 +49,7 @@ def find_shapes(config: PolicyConfig, model: str = "", online: bool = True) -> F
     return Found(shapes=shapes, source=source, most_pixels=limit or LIMITS[shapes.family])
 
 
-def _beneath(name: str) -> str:
+def beneath(name: str) -> str:
     """The base model of a folder of adapters; other names unchanged."""
     if name.startswith("tiny:") or not Path(name).is_dir():
         return name

@@ -107,6 +107,9 @@ def _show(plan: Plan) -> None:
         _show_stage(plan, stage)
     if not plan.engine_fits:
         click.echo("vLLM's share does not hold the model: raise compute.gpu_memory_utilization or compute.tensor_parallel")
+    if plan.unknown_models:
+        names = ", ".join(plan.unknown_models)
+        click.echo(f"not counted, as their size isn't known here: the verifiers' models {names}; give folders with their weights")
     if plan.changes:
         click.echo("\nTo need less memory" if not plan.changes[0].fits else "\nTo make it fit, change one of")
         from mmrl.train.plan import gib
