@@ -34,15 +34,22 @@ def egl_variables(device: str | torch.device) -> dict[str, str]:
     return {} if number is None else {CUDA: number, EGL: number}
 
 
+def gpu_index(device: str | torch.device) -> int | None:
+    """The number of a GPU among those that this process sees, of the current one if the device has none; None for a CPU."""
+    import torch
+
+    device = torch.device(device)
+    if device.type != "cuda":
+        return None
+    return torch.cuda.current_device() if device.index is None else device.index
+
+
 def _name(device: str | torch.device) -> str | None:
     """What CUDA calls a GPU of this process: its number on the machine or, if this process was given so, the beginning of its
     UUID. None for a CPU."""
-    import torch
-
-    there = torch.device(device)
-    if there.type != "cuda":
+    number = gpu_index(device)
+    if number is None:
         return None
-    number = torch.cuda.current_device() if there.index is None else there.index
     named = os.environ.get(CUDA)
     if named is None:
         return str(number)

@@ -18,10 +18,11 @@ import torch
 
 from mmrl import UserError
 from mmrl.api.simulators.checks import check_states, check_variant, checked_actions, checked_ids, checked_seeds
+from mmrl.api.simulators.gpus import gpu_index
 from mmrl.api.simulators.types import ActionSpec, Observation, Transition
 from mmrl_maniskill import environment
 from mmrl_maniskill.options import check_options
-from mmrl_maniskill.rendering import choose, gpu_index
+from mmrl_maniskill.rendering import choose
 
 Place = tuple[str, ...]
 """The keys that lead from an environment's attributes to a tensor, through dictionaries and poses."""

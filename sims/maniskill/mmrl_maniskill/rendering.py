@@ -7,13 +7,9 @@ import os
 import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from mmrl import UserError
 from mmrl.api.simulators.processes import EnvironmentProcesses
-
-if TYPE_CHECKING:
-    import torch
 
 PROBE_S = 120.0
 """Timeout in seconds for the first pictures of a device, as some drivers hang forever."""
@@ -37,16 +33,6 @@ class Rung:
     """Environment variables that processes need before they import sapien."""
     driver: str = ""
     """The driver's file, or why the others were skipped."""
-
-
-def gpu_index(device: str | torch.device) -> int | None:
-    """The number of a CUDA device, of the current one if it has none; None for a CPU."""
-    import torch
-
-    device = torch.device(device)
-    if device.type != "cuda":
-        return None
-    return torch.cuda.current_device() if device.index is None else device.index
 
 
 def choose(wanted: str, pictures: bool, python: str | None = None, seconds: float = PROBE_S, gpu: int | None = None) -> Rung:

@@ -9,11 +9,12 @@ from typing import Literal
 import torch
 
 from mmrl import UserError
+from mmrl.api.simulators.gpus import gpu_index
 from mmrl.api.simulators.processes import EnvironmentProcesses
 from mmrl.api.simulators.processes.simulator import ProcessSimulator
 from mmrl.api.simulators.types import ActionSpec
 from mmrl_maniskill.options import check_options
-from mmrl_maniskill.rendering import choose, gpu_index
+from mmrl_maniskill.rendering import choose
 
 START_S = 180.0
 """Timeout in seconds for the first pictures of a process; with a software driver they depend on the CPU."""
