@@ -45,8 +45,8 @@ def threshold(advantages_n: torch.Tensor, top: float) -> float:
 def ordered(values_n: torch.Tensor, good_n: torch.Tensor) -> float | None:
     """Chance that a value of those that are good is above one of those that aren't, ties half: the area under the ROC curve. None
     if all are alike."""
-    good, bad = values_n[good_n].double(), values_n[~good_n].double()
+    good, bad = values_n[good_n].double(), values_n[~good_n].double().sort().values
     if not len(good) or not len(bad):
         return None
-    above = (good[:, None] > bad).double() + (good[:, None] == bad).double() / 2
-    return float(above.mean())
+    below, not_above = (torch.searchsorted(bad, good, side=side) for side in ("left", "right"))  # of the bad, for each good
+    return float((below + not_above).double().mean() / (2 * len(bad)))

@@ -17,6 +17,8 @@ from mmrl.config.sections import CriticConfig, RlStage
 Measure = Callable[[frozenset[str]], Mapping[str, torch.Tensor]]
 """Names among `logprobs`, `entropy`, `reference`, `teacher`, `values`, `answers` -> a float tensor [N, T] each, 0 after a
 rollout's end, and `bootstrap` [N]: the critic's value of each rollout's final state, 0 without a critic."""
+ENVIRONMENT = "environment"
+"""The part of a reward that an environment pays, among those of the verifiers."""
 
 
 class Signals:
@@ -36,9 +38,9 @@ class Signals:
         past: Callable[[Rollout], tuple[float, float, float, float]] | None = None,
         progress: float = 0.0,
     ) -> None:
-        """weights: for each rollout, verifier -> weight. kl: current coefficient of the KL penalty. measure: runs forward passes.
-        greedy: samples greedy completions and returns their rewards. past: returns the reward history of a rollout's prompt.
-        progress: share of the stage's steps that are done, from 0 at its first step to 1 at its last."""
+        """weights: for each rollout, verifier (or `ENVIRONMENT`) -> weight. kl: current coefficient of the KL penalty. measure:
+        runs forward passes. greedy: samples greedy completions and returns their rewards. past: returns the reward history of a
+        rollout's prompt. progress: share of the stage's steps that are done, from 0 at its first step to 1 at its last."""
         self._rollouts, self._scores, self._stage = rollouts, scores, stage
         self._weights, self._kl = weights, kl
         self._make, self._greedy, self._past, self._progress = measure, greedy, past, progress
@@ -66,16 +68,17 @@ class Signals:
 
     @functools.cached_property
     def parts_NR(self) -> torch.Tensor:
-        """float64; the value of each verifier; NaN if the task doesn't have it, and in rollouts whose score failed."""
-        rows = [
-            [s.parts[name] if name in weights and name in s.parts and not s.failed else torch.nan for name in self._verifiers]
-            for s, weights in zip(self._scores, self._weights, strict=True)
-        ]
+        """float64; the value of each verifier, and the reward of an environment; NaN if the task doesn't have it, and in rollouts
+        whose score failed."""
+        rows = []
+        for rollout, score, weights in zip(self._rollouts, self._scores, self._weights, strict=True):
+            parts = {} if score.failed else {**score.parts, ENVIRONMENT: rollout.environment_reward}
+            rows.append([parts[name] if name in weights and name in parts else torch.nan for name in self._verifiers])
         return torch.tensor(rows, dtype=torch.float64)
 
     @functools.cached_property
     def weights_NR(self) -> torch.Tensor:
-        """float64; the weight of each verifier in the reward, 0 if the task doesn't have it."""
+        """float64; the weight of each of `parts_NR` in the reward, 0 if the task doesn't have it."""
         return torch.tensor([[w.get(name, 0.0) for name in self._verifiers] for w in self._weights], dtype=torch.float64)
 
     @functools.cached_property

@@ -4,7 +4,7 @@ their common interface."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -129,7 +129,21 @@ class Conversation(Rollout):
         if self.is_stub:
             return replace(self, prompt=prompt, off_policy=True)
         first = replace(self.turns[0], observed_ids=tuple(inputs.ids.tolist()))
-        return replace(self, prompt=prompt, inputs=inputs, turns=(first, *self.turns[1:]), off_policy=True)
+        told = replace(self, prompt=prompt, inputs=inputs, turns=(first, *self.turns[1:]), off_policy=True)
+        if self.final_inputs is None:
+            return told
+        final = self.final_inputs.with_prompt(self.inputs, inputs)
+        return replace(told, final_inputs=final, media_rows=tuple(map(self._moved(inputs), self.media_rows)))
+
+    def _moved(self, inputs: Any) -> Callable[[Mapping[str, int]], Mapping[str, int]]:
+        """What turns `media_rows` into those under a prompt with these inputs."""
+        before, after = self.inputs.media_rows, inputs.media_rows
+
+        def moved(rows: Mapping[str, int]) -> Mapping[str, int]:
+            counts = {k: rows.get(k, 0) - before.get(k, 0) + after.get(k, 0) for k in {**after, **rows}}
+            return {k: n for k, n in counts.items() if n}
+
+        return moved
 
     def as_case(self) -> Case:
         read = self.final_inputs or self.inputs

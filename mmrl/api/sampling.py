@@ -27,7 +27,8 @@ class Group:
     place: tuple[str, int]
     """(label of the prompt's task, index of the prompt in the task)."""
     number: int
-    """Index of the group among those that were sampled together."""
+    """Index of the group's prompt among those of the step, until the rules have chosen; then of the group among those that are
+    trained on."""
     prompt: Prompt
     inputs: Any
     """The prompt as model inputs (`mmrl.policies.vlm.processing.PromptInputs`), or the task's demonstration."""
@@ -103,7 +104,8 @@ class StepSampler(Protocol):
         ...
 
     def again(self, groups: Sequence[Group], prompt_of: Callable[[Group], Prompt]) -> list[Group]:
-        """In the phase `select`: sample groups again from other prompts, and score them like all groups of the step."""
+        """In the phase `select`: sample groups again from other prompts, and score them like all groups of the step. In the order
+        of `groups`, with the same numbers."""
         ...
 
     def more(self, groups: int) -> list[Group]:

@@ -18,7 +18,7 @@ KEYS = ("epochs", "begun", "kept", "values")
 
 class EpochFilter:
     """Which prompts of each task an epoch has. A prompt without a value, such as one whose step isn't over, is kept; so are all
-    where none would be left."""
+    where none would be left, and where none of those that are left can be shown, the epoch has all prompts of the task."""
 
     def __init__(self, config: EpochFilterConfig, counts: Mapping[str, int]) -> None:
         """counts: label of a task -> number of its prompts."""
@@ -27,13 +27,17 @@ class EpochFilter:
         """Label -> number of its epoch, from 0, and number of its prompts that were taken before the epoch."""
         self.kept = {label: list(range(count)) for label, count in counts.items()}
         """Label -> indices of the epoch's prompts, in the order of the task."""
+        self.broken: set[PromptIndex] = set()
+        """The prompts of `leave_out`: an epoch of nothing else would have no end."""
         self._values: dict[PromptIndex, float] = {}
 
     def place(self, label: str, taken: int) -> tuple[int, int, list[int]]:
         """(number of the epoch, how many of its prompts were taken, its prompts) for the next prompt. taken: number of the task's
         prompts that were taken so far."""
         if taken - self.begun[label] >= len(self.kept[label]):
-            self.kept[label] = [i for i in self.kept[label] if self._stays((label, i))] or self.kept[label]
+            left = [i for i in self.kept[label] if self._stays((label, i))] or self.kept[label]
+            can_be_shown = any((label, i) not in self.broken for i in left)
+            self.kept[label] = left if can_be_shown else list(range(self.counts[label]))
             self.epochs[label], self.begun[label] = self.epochs[label] + 1, taken
             self._values = {place: value for place, value in self._values.items() if place[0] != label}
         return self.epochs[label], taken - self.begun[label], self.kept[label]
@@ -41,6 +45,11 @@ class EpochFilter:
     def record(self, found: Sequence[tuple[PromptIndex, float]]) -> None:
         """Remember values of prompts for the end of their epoch."""
         self._values |= dict(found)
+
+    def leave_out(self, place: PromptIndex) -> None:
+        """A prompt that can't be shown never gets a value: it goes at the end of its epoch, as one that earned nothing."""
+        self.broken.add(place)
+        self._values[place] = self.config.above
 
     def _stays(self, place: PromptIndex) -> bool:
         value = self._values.get(place)

@@ -5,6 +5,7 @@ Tasks are identified by their labels: a run file may list the same task twice un
 
 from __future__ import annotations
 
+import copy
 import math
 import random
 from collections.abc import Mapping, Sequence
@@ -205,6 +206,16 @@ class PromptStream:
         self.draws, self.taken, self.spread = draws, {t: taken[t] for t in self.taken}, {t: spread[t] for t in self.spread}
         self.failed, self._past = {place: again for place, (again,) in failed.items()}, past
 
+    def after(self, state: Mapping[str, Any], outcomes: Sequence[GroupOutcome]) -> dict[str, Any]:
+        """An earlier `state` with these outcomes recorded. This source, which may be drawing prompts, stays as it is."""
+        apart = copy.copy(self)
+        apart.failed, apart._past = {}, {}
+        if self.epoch_filter:
+            apart.epoch_filter = EpochFilter(self.epoch_filter.config, self.epoch_filter.counts)
+        apart.restore(state)
+        apart.record_outcomes(outcomes)
+        return apart.state()
+
     def _rows(self, state: Mapping[str, Any], name: str, width: int) -> dict[PromptIndex, Any]:
         """Rows of a state that begin with a place: place -> the rest of the row."""
         rows = state[name]
@@ -229,12 +240,13 @@ class PromptStream:
         self.taken[label] += 1
         if self.curriculum:
             return label, self.curriculum.draw(label, random.Random(derive(self.seed, "curriculum", label, self.taken[label])))
-        if label in self._easy:
-            easy = self._easy[label]
-            return label, easy[index] if len(kept) == count else [i for i in easy if i in {*kept}][index]
         if self._orders.get(label, (-1, []))[0] != epoch:
             order = list(kept)
-            random.Random(derive(self.seed, "order", label, epoch)).shuffle(order)
+            if label in self._easy:
+                left = set(kept)
+                order = [i for i in self._easy[label] if i in left]
+            else:
+                random.Random(derive(self.seed, "order", label, epoch)).shuffle(order)
             self._orders[label] = (epoch, order)
         return label, self._orders[label][1][index]
 

@@ -21,4 +21,4 @@ class Chart:
     per_stage: bool = False
     """One chart per stage, as values of different stages can't be compared."""
     several: bool = False
-    """Leave the chart out if it has only one line, which another chart shows already."""
+    """Leave the chart out if it has only one line, or is of the only task: another chart shows that already."""

@@ -71,21 +71,18 @@ OPTIMISATION = (
         title="Place of the curriculum",
         keys=("task/*/curriculum",),
         zero=True,
-        several=True,
         hint="Centre of the Gaussian over the task's prompts, the highest angle concentration at 0. It moves as they are solved.",
     ),
     Chart(
         title="Prompts of the epoch",
         keys=("task/*/prompts",),
         zero=True,
-        several=True,
         hint="By epoch_filter: those that earlier epochs left in.",
     ),
     Chart(
         title="Factors of the verifiers' weights",
         keys=("task/*/weight/*",),
         zero=True,
-        several=True,
         hint="By reweight; 1 is the weight of the run file. What no longer gets better falls below 1.",
     ),
     Chart(

@@ -192,7 +192,8 @@ OWN_NAMES = frozenset(
 
 def check_removable(path: Path) -> None:
     """Raise UserError if a run folder has anything that no run wrote, which `--overwrite` would remove too."""
-    others = sorted(entry.name for entry in path.iterdir() if entry.name not in OWN_NAMES)
+    own = {*OWN_NAMES, *(f".{name}.tmp" for name in OWN_NAMES)}  # a kill may leave a temporary file
+    others = sorted(entry.name for entry in path.iterdir() if entry.name not in own)
     if others or "mmrl" not in _read_json(path / "manifest.json"):
         what = f"{others[0]}, which no run wrote" if others else "a manifest.json that no run wrote"
         raise UserError(f"--overwrite would remove {path} with {what}: move it away, or choose another name for the run")

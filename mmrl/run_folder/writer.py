@@ -173,11 +173,13 @@ class RunFolder:
 
     def rewind(self, step: int, evaluated: bool = True) -> None:
         """Remove everything after the checkpoint of `step`, to resume from it: rows, rollouts, evaluations, their episodes, the
-        summary, a truncated last line. evaluated: the checkpoint is later than an evaluation at its step; otherwise the resumed
-        run makes this evaluation again."""
+        summary, a truncated last line, and the error that ended the run, which now goes on. evaluated: the checkpoint is later
+        than an evaluation at its step; otherwise the resumed run makes this evaluation again."""
         last = step if evaluated else step - 1  # the last step whose evaluation is kept
 
         def kept(row: Mapping[str, Any]) -> bool:
+            if row.get("where") == ENDED:
+                return False
             of_evaluation = "eval" in row or str(row.get("where", "")).startswith("evaluation")
             return row["step"] is None or row["step"] <= (last if of_evaluation else step)
 

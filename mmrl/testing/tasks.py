@@ -266,15 +266,15 @@ def verifiers_score_gold_highest(subject: TaskSubject) -> str | None:
     named = dict.fromkeys((*subject.spec.verifiers, subject.spec.metric))
     every = [(subject.make(), p) for _, p in subject.all_rows()]
     rows = with_gold(every)
+    notes: list[str | None] = []
     for verifier in named:
         try:
             spec, verify = plugins.registry().get("verifiers", verifier), plugins.registry().make_verifier(verifier)
         except UserError as error:
             raise CheckFailed(str(error)) from error
         check_gold(spec, verify, rows)
-        if note := check_coordinate_formats(spec, verify, subject.make()):
-            return note
-    return _no_gold_note(len(every) - len(rows), len(every))
+        notes.append(check_coordinate_formats(spec, verify, subject.make()))
+    return next(filter(None, [*notes, _no_gold_note(len(every) - len(rows), len(every))]), None)
 
 
 def summary_is_numbers(subject: TaskSubject) -> None:

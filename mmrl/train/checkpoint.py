@@ -150,11 +150,17 @@ def remove_unfinished(folder: Path) -> None:
         shutil.rmtree(aside)
 
 
-def prune(paths: list[Path], keep: int, best: Path | None) -> None:
-    """Remove all but the newest `keep` checkpoints and the best one."""
+def prune(paths: list[Path], keep: int, best: Path | None) -> list[str]:
+    """Remove all but the newest `keep` checkpoints and the best one. Returns a sentence for each that can't be removed, such as
+    one that another program reads on a network file system; the next call tries again."""
+    left = []
     for path in paths[:-keep]:
         if path != best:
-            shutil.rmtree(path)
+            try:
+                shutil.rmtree(path)
+            except OSError as error:
+                left.append(f"checkpoint {path} could not be removed: {error.strerror}: the next one to be saved tries again")
+    return left
 
 
 def system_error(error: BaseException) -> int | None:

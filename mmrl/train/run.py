@@ -282,7 +282,9 @@ class Run:
         checkpoint.save(
             path, self.policy, self.steps.learner, vars(self.at), self.config.checkpoint.shards, self.steps.save_beside
         )
-        ranks.broadcast_from_first(lambda: checkpoint.prune(self.folder.checkpoints(), self.config.checkpoint.keep, best))
+        keep = self.config.checkpoint.keep
+        for what in ranks.broadcast_from_first(lambda: checkpoint.prune(self.folder.checkpoints(), keep, best)):
+            self.warn("checkpoints", what, self.at.step)
         self.at.seconds["other"] = self.at.seconds.get("other", 0.0) + time.perf_counter() - started
 
     def observe(self, hook: str, **arguments: Any) -> None:

@@ -197,12 +197,14 @@ def out_of_memory_errors(config: RunConfig) -> Iterator[None]:
 def lock_run_folder(path: Path) -> Iterator[None]:
     """Lock a run folder against other processes. The system releases the lock when the process ends; the lock file has the name
     of this machine until then, for boards on others, which don't see its locks. Raises UserError if the folder is locked
-    already."""
+    already, or can't be."""
     with open(path / ".lock", "ab", buffering=0) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UserError(f"{path} is in use by another mmrl process: wait until it ends, or choose another name") from None
+        except OSError as error:  # such as a network file system without locks
+            raise UserError(f"{path} can't be locked: {error.strerror}: set runs_dir to a folder where files can be") from error
         with disk_errors(path / ".lock"):
             file.truncate(0)  # a killed run leaves the name
             file.write(platform.node().encode())

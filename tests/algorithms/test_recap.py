@@ -75,3 +75,8 @@ def test_the_order_is_the_share_of_pairs_the_right_way_round(rows: list[tuple[in
     found = recap.ordered(torch.tensor([v for v, _ in rows]).float(), torch.tensor([g for _, g in rows]))
     pairs = [(a > b) + 0.5 * (a == b) for a, good in rows if good for b, other in rows if not other]
     assert found == (pytest.approx(sum(pairs) / len(pairs)) if pairs else None)
+
+
+def test_the_order_of_many_calls_is_found_without_a_table_of_all_pairs() -> None:
+    values = torch.arange(300_000.0)
+    assert recap.ordered(values, values >= 150_000) == 1.0

@@ -46,7 +46,10 @@ def altered(good, name, change):
 # -- which frames -------------------------------------------------------------------------------------------------------------
 
 
-CODECS = {"a.mp4": "libx264", "a.mkv": "libx264", "a.webm": "libvpx-vp9", "a.avi": "mpeg4", "a.txt.mp4": "mpeg4"}
+CODECS = {
+    **{"a.mp4": "libx264", "a.mkv": "libx264", "a.webm": "libvpx-vp9", "a.avi": "mpeg4", "a.txt.mp4": "mpeg4"},
+    **{"a.ts": "libx264", "b.avi": "libx264"},  # one that can't be rewound exactly, and one without times of presentation
+}
 FINE = {"qmin": "1", "qmax": "1"}
 """Of MPEG-4: greys come out as they went in."""
 
@@ -54,7 +57,7 @@ FINE = {"qmin": "1", "qmax": "1"}
 @pytest.mark.parametrize("name", CODECS)
 def test_the_frames_that_were_asked_for_are_shown(folder, name):
     codec = CODECS[name]
-    options = {"libx264": {"crf": "10"}, "mpeg4": FINE}.get(codec, {})
+    options = {"libx264": {"crf": "10", "g": "10"}, "mpeg4": FINE}.get(codec, {})
     path = footages.write(folder / name, footages.frames(COUNT), RATE, codec, **options)
     facts = probe(path)
     assert (facts.frames, facts.size) == (COUNT, (64, 48))
@@ -104,6 +107,22 @@ def test_variable_rates_are_sampled_by_time(folder):
     assert cached_frames(Clip(path=str(path), fps=2, end_s=2.0)).indices == (0, 5, 10, 10)
 
 
+@pytest.mark.parametrize(("name", "kept_from", "begins", "moved"), [("cut.mp4", 10, 17, 17), ("cut.mkv", 19, 24, 0)])
+def test_frames_that_no_player_shows_are_not_counted(good, folder, name, kept_from, begins, moved):
+    """A file that was cut without encoding it again: an edit list hides the frames from the key frame to the cut; or the file
+    begins in the middle of a group, whose rest can't be decoded."""
+    with av.open(str(good)) as whole, av.open(str(folder / name), "w", options={"avoid_negative_ts": "disabled"}) as cut:
+        stream = whole.streams.video[0]
+        copy, earlier = cut.add_stream_from_template(stream), round(moved / RATE / stream.time_base)
+        for packet in [p for p in whole.demux(stream) if p.dts is not None][kept_from:]:
+            packet.pts, packet.dts, packet.stream = packet.pts - earlier, packet.dts - earlier, copy
+            cut.mux(packet)
+    facts, found = probe(folder / name), cached_frames(Clip(path=str(folder / name), count=4))
+    assert facts.frames == COUNT - begins and facts.duration_s == pytest.approx((COUNT - begins) / RATE, abs=0.002)
+    assert numbers(found) == [begins + i for i in found.indices] and found.indices[-1] == facts.frames - 1
+    assert found.times_s == pytest.approx([i / RATE for i in found.indices], abs=0.002)
+
+
 def test_turned_clips_stand_upright(good):
     def turn(data):
         at = data.index(b"tkhd") + 4 + 40
@@ -124,6 +143,9 @@ def test_what_is_chosen_lies_in_order_within_the_part(frames, rate, count, data)
     found = frame_indices(Clip(path="x", count=count, start_s=start, end_s=end), facts, VideoLimits(max_frames=32))
     assert 1 <= len(found) <= min(count, 32) and list(found) == sorted(set(found))
     assert all(start - 1 / rate - 1e-6 <= facts.times_s[i] <= end for i in found)
+    sampled = frame_indices(Clip(path="x", fps=data.draw(st.floats(0.1, 60)), start_s=start, end_s=end), facts, VideoLimits())
+    assert sampled and list(sampled) == sorted(sampled)
+    assert all(start - 1 / rate - 1e-6 <= facts.times_s[i] <= end for i in sampled)
     whole = frame_indices(Clip(path="x", count=count), facts, VideoLimits(max_frames=count))
     assert len(whole) == min(count, frames)
     assert count == 1 or len(whole) == 1 or (whole[0], whole[-1]) == (0, frames - 1)

@@ -54,6 +54,17 @@ def test_exif_orientation_is_applied(tmp_path, orientation, expected):
     upright = load_image(tmp_path / "a.png")
     assert upright.size == ((4, 2) if orientation < 5 else (2, 4))
     assert upright.getpixel(expected) == WHITE
+    # a task may hand on what it loaded, or a part of it, and the policy loads that
+    again = load_image(upright.crop((0, 0, *upright.size)))
+    assert again.size == upright.size and again.tobytes() == upright.tobytes()
+
+
+def test_orientation_in_xmp_is_applied_once(tmp_path):
+    image = Image.new("RGB", (4, 2), "black")
+    xmp = b'<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf tiff:Orientation="6"/></x:xmpmeta>'
+    image.save(tmp_path / "a.webp", xmp=xmp, lossless=True)
+    upright = load_image(tmp_path / "a.webp")
+    assert upright.size == (2, 4) and load_image(upright).size == (2, 4)
 
 
 def test_transparency_is_laid_on_white(tmp_path):

@@ -6,7 +6,7 @@ import pytest
 
 from mmrl.api.errors import UserError
 from mmrl.api.tasks.image_sources import split_of
-from mmrl.api.tasks.table_splits import divided, open_splits
+from mmrl.api.tasks.table_splits import divided, open_splits, own_test
 from mmrl.api.tasks.tables import read_table
 
 
@@ -49,3 +49,14 @@ def test_rows_with_one_key_are_in_one_split_and_an_empty_split_is_left_out(table
 def test_an_empty_table_is_refused(table):
     with pytest.raises(UserError, match=r"empty.jsonl has no rows: add some, or correct the path"):
         open_splits(table("empty.jsonl", 0), None, 0.2)
+
+
+def test_a_data_set_without_a_test_split_is_one_table(table, tmp_path):
+    datasets = pytest.importorskip("datasets")
+    part = datasets.Dataset.from_list([{"n": n} for n in range(3)])
+    datasets.DatasetDict({"train": part}).save_to_disk(tmp_path / "one")
+    datasets.DatasetDict({"train": part, "validation": part.select(range(2))}).save_to_disk(tmp_path / "two")
+    for path, rows in ((table("all.jsonl", 5), 5), (str(tmp_path / "one"), 3), (str(tmp_path / "two"), 2)):
+        train = read_table(path)
+        test = own_test(path, train)
+        assert len(test) == rows and (test.name == train.name) == (rows != 2)

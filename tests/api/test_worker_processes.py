@@ -191,6 +191,33 @@ def test_environments_that_can_not_be_made_are_refused(
         workers(2, start=start, start_s=2.0 if start == "hangs" else FAR)
 
 
+def test_a_process_that_dies_while_others_start_is_told_or_replaced(
+    workers: Callable[..., EnvironmentProcesses], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by a system without memory for all of them."""
+    wait, deaths = EnvironmentProcesses._wait, 1
+
+    def with_death(self: EnvironmentProcesses, envs: Any, seconds: float, method: str) -> Any:
+        nonlocal deaths
+        found = wait(self, envs, seconds, method)
+        if method == "start" and 1 in envs and deaths:
+            deaths -= 1
+            pid = self.pid(1)
+            assert pid
+            os.kill(pid, signal.SIGKILL)
+            assert gone(pid, 20)
+        return found
+
+    monkeypatch.setattr(EnvironmentProcesses, "_wait", with_death)
+    with pytest.raises(UserError, match=r"^toy/environment can't be made: its process was killed by SIGKILL"):
+        workers(2)
+    made, deaths = workers(2), 1
+    made.reset({0: 1, 1: 2})
+    assert list(made.step(actions((1, 0), (1, 1)), [0, 1])) == [1]
+    made.reset({0: 1, 1: 2})
+    assert made.lost == 2 and made.rows["state"].tolist() == [[1, 0], [2, 0]]
+
+
 @pytest.mark.slow
 def test_a_process_that_hangs_at_its_start_is_replaced(workers: Callable[..., EnvironmentProcesses], tmp_path: Path) -> None:
     made = workers(2, start="stumbles", mark=str(tmp_path / "mark"), start_s=5.0)

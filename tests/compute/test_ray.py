@@ -50,7 +50,7 @@ def mmrl_verifiers():
 @hookimpl
 def mmrl_simulators():
     spec = dict(action=ActionSpec(dims=2), max_steps=6, capabilities=frozenset({"partial-reset", "per-env-seed"}))
-    return [SimulatorSpec(id=f"odd/{name.lower()}", target=f"odd:{name}", **spec) for name in ("Breaks", "Unmade")]
+    return [SimulatorSpec(id=f"odd/{name.lower()}", target=f"odd:{name}", **spec) for name in ("Breaks", "Hangs", "Unmade")]
 
 def length(case):
     return Score(float(len(case.completion)), {"even": float(len(case.completion) % 2 == 0)}, f"{case.answer} letters")
@@ -88,6 +88,11 @@ class Unmade:
         raise RuntimeError("no assets")
 
 import dial
+
+class Hangs(dial.Dial):
+    def step(self, actions_NA, active_N):
+        time.sleep(60 if (actions_NA > 0.99).any() else 0)
+        return super().step(actions_NA, active_N)
 
 class Breaks(dial.Dial):
     def step(self, actions_NA, active_N):
@@ -249,9 +254,10 @@ def test_more_judges_than_there_is_room_for_are_refused(ray, monkeypatch):
 # -- simulators -----------------------------------------------------------------------------------------------------------
 
 
-def pair(simulator="dial/dial", num_envs=4, retries=2, **options):
+def pair(simulator="dial/dial", num_envs=4, retries=2, timeout_s=60.0, **options):
     simulation = Simulation(simulator=simulator, options=options)
-    return plugins.registry().make_simulator(simulation, num_envs, "cpu"), ActorSimulator(simulation, num_envs, retries)
+    here = plugins.registry().make_simulator(simulation, num_envs, "cpu")
+    return here, ActorSimulator(simulation, num_envs, retries, timeout_s)
 
 
 def equal(a, b):
@@ -321,10 +327,10 @@ def test_what_a_simulator_raises_and_warns_of_is_told_as_here(ray):
     )
     there.close()
     with pytest.raises(PluginError, match=r"^simulator 'odd/unmade', made with \{\}, raised RuntimeError: no assets$"):
-        ActorSimulator(Simulation(simulator="odd/unmade"), 2, 2)
+        ActorSimulator(Simulation(simulator="odd/unmade"), 2, 2, 60.0)
     await_(lambda: not of_ray("SimulatorActor"))
     with pytest.raises(UserError, match=r"simulator 'dial/dial' has no option 'sise'. Did you mean 'size'\?"):
-        ActorSimulator(Simulation(simulator="dial/dial", options={"sise": 3}), 2, 2)
+        ActorSimulator(Simulation(simulator="dial/dial", options={"sise": 3}), 2, 2, 60.0)
 
 
 def collected(lanes, elsewhere=None, between=lambda made: None):
@@ -392,6 +398,21 @@ def test_only_those_that_were_lost_are_and_a_reset_mends_them(ray):
     there.reset(torch.tensor([1, 3]), torch.tensor([0, 2]))
     assert not there.step(torch.zeros(3, 2), every).lost_N.any()
     there.close()
+
+
+@pytest.mark.slow
+def test_one_that_hangs_is_replaced_at_the_deadline(ray):
+    _, there = pair("odd/hangs", 2, retries=1, timeout_s=3.0)
+    there.reset(torch.tensor([1, 2]))
+    every = torch.ones(2, dtype=torch.bool)
+    with (
+        pytest.warns(UserWarning, match=r"its episodes are restarted: step took longer than 3 s"),
+        pytest.raises(UserError) as error,
+    ):
+        there.step(torch.ones(2, 2), every)  # it is called again, and hangs again
+    assert "compute.retries = 1 allows (step took longer than 3 s): give it more memory or time" in str(error.value)
+    there.close()
+    await_(lambda: not of_ray("SimulatorActor"))
 
 
 @pytest.mark.slow

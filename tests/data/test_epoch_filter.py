@@ -50,6 +50,30 @@ def test_all_stay_where_none_would_be_left():
     assert sorted(one.draw()[1] for _ in range(COUNT)) == list(range(COUNT))
 
 
+def test_a_prompt_that_can_not_be_shown_goes_and_is_never_all_that_an_epoch_has():
+    one = stream()
+    first = [one.draw() for _ in range(COUNT)]
+    one.epoch_filter.leave_out(("t", 4))
+    one.record_outcomes([outcome((t, i), 0.5 if i < 2 else 0.9) for t, i in first if i != 4])
+    assert sorted(one.draw()[1] for _ in range(2)) == [0, 1], "although it has no score"
+    late = stream()
+    late.record_outcomes([outcome(("t", i), 0.9) for i in range(COUNT) if i != 4])
+    drawn = [late.draw()[1] for _ in range(COUNT + 3)]
+    assert drawn[COUNT:] == [4] * 3, "nobody knew yet"
+    late.epoch_filter.leave_out(("t", 4))
+    assert sorted(late.draw()[1] for _ in range(COUNT)) == list(range(COUNT))
+
+
+@pytest.mark.timeout(20)
+def test_easy_first_is_fast_where_something_is_left_out():
+    """What is left is looked up once an epoch, not for each draw."""
+    many = 4000
+    rule = EpochFilter(EpochFilterConfig(), {"t": many})
+    one = PromptStream({"t": items(many)}, {"t": 1.0}, 3, order="easy-first", epoch_filter=rule)
+    one.record_outcomes([outcome(one.draw(), 0.5 if n else 0.9) for n in range(many)])
+    assert [one.draw()[1] for _ in range(many - 1)] == list(range(many - 2, -1, -1))
+
+
 def test_values_of_an_earlier_epoch_do_not_decide_again():
     one = stream()
     one.record_outcomes([outcome(one.draw(), 0.9) for _ in range(COUNT)])  # none would be left, so all stay
@@ -73,6 +97,20 @@ def test_a_resumed_source_draws_the_same():
     for source in (one, again):
         source.record_outcomes([outcome(("t", 1), 0.9)])
     assert [again.draw() for _ in range(20)] == [one.draw() for _ in range(20)]
+
+
+def test_a_state_with_later_outcomes_is_made_beside_a_source_that_draws_on():
+    one = stream()
+    first = [one.draw() for _ in range(COUNT)]
+    state = json.loads(json.dumps(one.state()))
+    for _ in range(COUNT + 2):
+        one.draw()  # for later steps, which a resumed run draws again
+    before = one.state()
+    made = one.after(state, [outcome(place, VALUES[place[1]]) for place in first])
+    assert one.state() == before != made and made["draws"] == COUNT
+    again = stream()
+    again.restore(json.loads(json.dumps(made)))
+    assert sorted(again.draw()[1] for _ in range(3)) == [1, 2, 4]
 
 
 @pytest.mark.parametrize(

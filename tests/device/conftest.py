@@ -27,8 +27,9 @@ if not torch.backends.cuda.is_built():
 
 
 @pytest.fixture
-def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[pretended.Ledger]:
-    """torch has a device cuda:0 that isn't there; the value records what the host waits for."""
+def device(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[pretended.Ledger]:
+    """torch has a device cuda:0 that isn't there; the value records what the host waits for. With the parameter `threads`,
+    backward passes run in a thread of the device."""
     if importlib.util.find_spec("bitsandbytes"):
         with quiet():  # peft imports it, and with a device it would look for CUDA's functions in torch
             importlib.import_module("bitsandbytes")
@@ -36,7 +37,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[pretended.Ledger]:
     monkeypatch.setattr("mmrl.policies.vlm.attention.ways", lambda setting, device: ())
     monkeypatch.setattr("mmrl.policies.vlm.vlm._PROBED", {})
     try:
-        with pretended.pretended_device(FOLDER) as ledger:
+        with pretended.pretended_device(FOLDER, getattr(request, "param", "") == "threads") as ledger:
             yield ledger
     except pretended.NoCompiler as why:
         pytest.skip(str(why))

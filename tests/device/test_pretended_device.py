@@ -160,6 +160,16 @@ def test_a_wait_in_a_backward_pass_has_the_line_of_its_backward(device):
     assert [wait.kind for wait in seen.waits] == ["read"] and "test_pretended_device.py" in seen.waits[0].line
 
 
+@pytest.mark.parametrize("device, own", [("", True), ("threads", False)], indirect=["device"])
+def test_a_backward_pass_runs_in_a_thread_of_the_device_where_it_is_asked_for(device, own):
+    x, seen = torch.ones(2, device="cuda", requires_grad=True), []
+    y = x * 2
+    y.register_hook(lambda grad: seen.append(threading.get_ident() == main))
+    main = threading.get_ident()
+    y.sum().backward()
+    assert seen == [own] and x.grad.tolist() == [2.0, 2.0]
+
+
 def test_another_thread_has_the_device_too(device):
     found = []
     thread = threading.Thread(target=lambda: found.append(torch.zeros(3, device="cuda") + torch.tensor(2.0)))

@@ -109,6 +109,16 @@ def test_each_thread_begins_on_the_default_stream_and_the_device_can_be_waited_f
     assert x.sum().item() == 4
 
 
+def test_what_an_earlier_test_left_behind_is_no_race(device):
+    with torch.cuda.stream(torch.cuda.Stream()):
+        kept = [torch.ones(4, device="cuda") for _ in range(9)][-1]
+    STREAMS.begin(device)
+    own = torch.cuda.Stream()
+    kept.sum()
+    with torch.cuda.stream(own), pytest.raises(Race):
+        kept.add_(1)  # but what happens now counts
+
+
 # -- acting ---------------------------------------------------------------------------------------------------------------
 
 

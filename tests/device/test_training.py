@@ -9,6 +9,7 @@ import pytest
 
 import runs
 
+pytestmark = pytest.mark.parametrize("device", ["threads"], indirect=True)
 SUPPORT = Path(runs.__file__).parent
 MODEL = "tiny:qwen2_5_vl:hidden=32,layers=1"
 SFT = {"kind": "sft", "steps": 1, "batch_size": 4, "learning_rate": 1e-3}

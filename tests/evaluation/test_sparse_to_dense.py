@@ -20,7 +20,8 @@ def test_each_prompt_climbs_until_its_answers_agree():
         asked.append(("".join(p.id for p in prompts), frames, number))
         return [Case(completion=f"{frames} {number} {SAYS[p.id][frames][number]}") for p in prompts]
 
-    found = answer_by_rungs([Prompt(id=i, messages=[]) for i in "abcd"], (2, 4, 8), 3, ask, lambda c: c.completion[-1].strip())
+    prompts = [Prompt(id=i, messages=[]) for i in "abcd"]
+    found = answer_by_rungs(prompts, (2, 4, 8), 3, ask, lambda c: c.completion[-1])  # blank, and not stripped
     assert asked == [(left, n, k) for left, n in (("abcd", 2), ("bcd", 4), ("cd", 8)) for k in range(3)], "and no further"
     assert [(one.frames, one.case.completion) for one in found] == [(2, "2 0 x"), (4, "4 0 y"), (8, "8 1 y"), (8, "8 0  ")]
     assert frame_metrics(found, (2, 4, 8)) == {

@@ -15,6 +15,7 @@ from click.testing import CliRunner
 import runs
 from mmrl.api.errors import UserError
 from mmrl.api.statistics import wilson
+from mmrl.api.types import Status
 from mmrl.config.load import parse_config
 from mmrl.run_folder.reader import read_items, read_jsonl, read_run
 from mmrl.run_folder.webp import decode_webp
@@ -393,6 +394,46 @@ def test_an_expert_teaches_at_the_states_that_the_policy_gets_into(tmp_path):
     assert figures(folder)["last"] > 0.9
     rows = [r["metrics"] for r in runs.rows(folder) if "metrics" in r]
     assert rows[-1]["loss"] < rows[0]["loss"] and rows[0]["simulator/steps"] > 16
+
+
+@pytest.mark.parametrize("divergence", ["hard", "sampled"])
+def test_a_step_whose_episodes_are_lost_teaches_nothing_and_the_run_goes_on(divergence, tmp_path, monkeypatch):
+    from mmrl.rollout.simulators.lockstep import SimulatorCollector
+
+    teacher, collect, calls = "expert", SimulatorCollector.collect, []
+    if divergence == "sampled":
+        warm = {"kind": "sft", "split": "warm", "steps": 1, "batch_size": 2, "learning_rate": 3e-3}
+        made = runs.run(config(tmp_path / "teacher", [warm], evaluate={"num_prompts": 0}))
+        (teacher,) = map(str, (made.path / "checkpoints").glob("step-*/policy"))
+
+    def losing(self, *arguments, **options):
+        calls.append(self)
+        played = enumerate(collect(self, *arguments, **options))
+        return [replace(r, data=None, status=Status.ENVIRONMENT_ERROR) if len(calls) == 1 or n % 2 else r for n, r in played]
+
+    monkeypatch.setattr(SimulatorCollector, "collect", losing)
+    stage = {"kind": "distill", "teacher": teacher, "divergence": divergence, "steps": 2, "prompts_per_step": 4}
+    folder = runs.run(config(tmp_path, [stage], evaluate={"num_prompts": 0}))
+    nothing, half = [r["metrics"] for r in runs.rows(folder) if "metrics" in r]
+    assert nothing["length/mean"] == 0 < half["length/mean"] and nothing["grad_norm"] == 0 < half["grad_norm"]
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "digirl"])
+def test_a_critic_learns_nothing_in_a_step_whose_episodes_are_lost(algorithm, tmp_path, monkeypatch):
+    from mmrl.rollout.simulators.lockstep import SimulatorCollector
+
+    collect, calls = SimulatorCollector.collect, []
+
+    def losing(self, *arguments, **options):
+        calls.append(self)
+        played = collect(self, *arguments, **options)
+        return [replace(r, data=None, status=Status.ENVIRONMENT_ERROR) for r in played] if len(calls) == 1 else played
+
+    monkeypatch.setattr(SimulatorCollector, "collect", losing)
+    stage = {"kind": "rl", "algorithm": algorithm, "steps": 2, "prompts_per_step": 4, "group_size": 1, "learning_rate": 1e-3}
+    folder = runs.run(config(tmp_path, [stage], options={"reward": "own"}, evaluate={"num_prompts": 0}))
+    nothing, some = [r["metrics"] for r in runs.rows(folder) if "metrics" in r]
+    assert nothing["judge/failed_share"] == 1 and nothing["grad_norm"] == 0 and some["length/mean"] > 0
 
 
 def test_a_stage_asks_neither_the_expert_nor_the_critic_of_the_one_before(tmp_path, monkeypatch):

@@ -1,7 +1,11 @@
 """Faults that people ran into: names, devices, models, folders and numbers that can't be right."""
 
+import errno
 import json
+import os
+import platform
 import shutil
+from contextlib import ExitStack
 
 import pytest
 import torch
@@ -18,6 +22,7 @@ from mmrl.evaluation.evaluator import Evaluator
 from mmrl.evaluation.results import Evaluation
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.testing.cases import mostly_slow
+from mmrl.train import start
 from mmrl.train.resolve import resolve
 from mmrl.train.start import evaluate_only, load_policy, lock_run_folder
 
@@ -147,10 +152,41 @@ def test_a_run_folder_has_one_writer(tmp_path):
     folder = runs.run(runs.toy_config(tmp_path))
     (folder.path / "summary.json").unlink()
     with lock_run_folder(folder.path):
+        assert (folder.path / ".lock").read_text() == platform.node()
         for options in ({"resume": True}, {"overwrite": True}):
             with pytest.raises(UserError, match="in use by another mmrl"):
                 runs.run(runs.toy_config(tmp_path), **options)
     assert runs.run(runs.toy_config(tmp_path), resume=True)
+    assert (folder.path / ".lock").read_bytes() == b"", "no board takes it for a run that goes on elsewhere"
+
+
+def test_a_file_system_without_locks_is_named(tmp_path, monkeypatch):
+    def flock(file, operation):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(start.fcntl, "flock", flock)
+    with (
+        pytest.raises(UserError, match=f"{tmp_path} can't be locked: No locks available: set runs_dir"),
+        lock_run_folder(tmp_path),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("options", [{}, {"resume": True}, {"overwrite": True}])
+def test_two_runs_that_begin_at_once_do_not_remove_each_other(tmp_path, options):
+    """The other one found no run folder either, and loaded its model meanwhile."""
+    config, path, first, second = runs.toy_config(tmp_path), tmp_path / "toy", ExitStack(), ExitStack()
+    with first, second:
+        for held in (first, second):
+            begun = start.open_run(config, path, held, **{"resume": False, "overwrite": False, **options})
+            assert begun == (None, False)
+        start.create_run(config, path, first, False).metrics(1, "rl", {"loss": 0.5})
+        with pytest.raises(UserError, match=r"toy is in use by another mmrl process"):
+            start.create_run(config, path, second, False)
+        first.close()
+        with pytest.raises(UserError, match=r"toy already has a run"):
+            start.create_run(config, path, second, False)
+    assert len(runs.rows(path)) == 1
 
 
 @pytest.mark.parametrize("first", [{"kind": "sft", "steps": 2, "batch_size": 4}, RL])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ from safetensors.torch import load_file
 
 import runs
 from mmrl.api.errors import UserError
+from mmrl.api.types import Status
 from mmrl.config.load import parse_config
 from mmrl.policies.acting.base import ActingPolicy
 from mmrl.policies.load import make_policy
+from mmrl.rollout.simulators.lockstep import SimulatorCollector
 from mmrl.train.resolve import resolve
 from mmrl.train.smoke import smoke
 from mmrl.train.smoke_proof import told, unproved
@@ -227,3 +230,19 @@ def test_chunks_are_chosen_as_a_whole(tmp_path: Path) -> None:
     assert load_file(last(folder) / "memory.safetensors")["actions"].shape[1] == 4
     assert make_policy(config(tmp_path, stage, policy=policy).policy, device="cpu", seed=0).chunk == 2
     runs.run(config(tmp_path, RECAP | {"expert_episodes": 4, "steps": 2}, "recap", policy=policy))
+
+
+def test_a_first_step_whose_episodes_are_lost_teaches_nothing_and_the_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collect, calls = SimulatorCollector.collect, list[Any]()
+
+    def losing(self: Any, *arguments: Any, **options: Any) -> list[Any]:
+        calls.append(self)
+        played = collect(self, *arguments, **options)
+        return [replace(r, data=None, status=Status.ENVIRONMENT_ERROR) for r in played] if len(calls) == 1 else played
+
+    monkeypatch.setattr(SimulatorCollector, "collect", losing)
+    folder = runs.run(config(tmp_path, RECAP | {"steps": 2}, sections={"evaluate": {"num_prompts": 0}}))
+    nothing, some = metrics(folder.path)
+    assert nothing["recap/calls"] == 0 < some["recap/calls"] and "loss" not in nothing and "loss" in some

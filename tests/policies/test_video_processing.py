@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from tokenizers.processors import TemplateProcessing
 from transformers.video_utils import VideoMetadata
 
 import footages
@@ -18,6 +19,7 @@ from mmrl.api.media.decoding import cached_frames
 from mmrl.api.types import Prompt, Status, Turn, user_message
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.batches import Credit
+from mmrl.policies.vlm.prompt_media import PromptMedia
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.train.update.pack_conversations import pack
 
@@ -99,6 +101,22 @@ def test_a_prompt_is_read_as_transformers_reads_it(policy, files):
         assert torch.equal(ours.media["pixel_values_videos"], want["pixel_values_videos"])
         assert torch.equal(ours.media["video_grid_thw"], want["video_grid_thw"])
         assert torch.equal(ours.positions, published(policy, want))
+
+
+def test_a_beginning_that_the_tokenizer_adds_stands_before_videos_and_pictures_alike(files):
+    policy = VLM(PolicyConfig(model="tiny:qwen2_5_vl:hidden=32,layers=1"))
+    tokenizer, begin = policy.tokenizer, "<|endoftext|>"
+    number = tokenizer.convert_tokens_to_ids(begin)
+    tokenizer.bos_token = begin
+    added = TemplateProcessing(single=f"{begin} $A", pair=f"{begin} $A $B", special_tokens=[(begin, number)])
+    tokenizer.backend_tokenizer.post_processor = added
+    template = policy.processor.chat_template
+    for policy.processor.chat_template in (template, begin + template):
+        for shown in (Clip(path=files[1], fps=2), cases.picture(3)):
+            ids = policy.encode(Prompt(messages=[user_message("x", shown)])).ids
+            assert [n for n, i in enumerate(ids.tolist()) if i == number] == [0]
+    reply = policy.reader._encode_text("x", "y", PromptMedia())["input_ids"][0]
+    assert number not in reply
 
 
 def test_times_matter_as_each_family_has_it(files):

@@ -76,6 +76,39 @@ def test_a_demonstration_is_a_call_for_each_moment_and_chunks_look_ahead(chunk):
         torch.testing.assert_close(track.choices[t, : len(ahead)], ahead)
 
 
+def test_actions_that_are_foreseen_and_not_carried_out_are_learned_too():
+    """A network that predicts more actions than a call carries out, such as pi0's 50."""
+    made, given = collector(lambda prompt: shown(), chunk=2), shown().actions_MA
+    made.policy.__class__ = type("Farsighted", (Small,), {"ahead": 4})
+    (rollout,) = imitated(made, prompts(1))
+    assert rollout.data.choices.shape == (3, 4, 2) and rollout.data.valid_TK.all() and rollout.data.valid_TK.shape == (3, 2)
+    for t in range(3):
+        wanted = [min(t + k, len(given) - 1) for k in range(4)]  # the last is repeated
+        torch.testing.assert_close(rollout.data.choices[t], given[wanted])
+
+
+def test_cameras_stand_in_the_simulators_order():
+    """By which a policy without names of cameras takes the first one, in episodes and in demonstrations."""
+    images = {name: torch.full((3, 4, 4, 3), n, dtype=torch.uint8) for n, name in enumerate(("other", "wrist", "front"))}
+    made = collector(lambda prompt: shown(images=images))
+    task, asked = made.tasks["dial/turn"], prompts(1)
+    for chosen, order in (({}, ["front", "other", "wrist"]), ({"cameras": ["wrist", "front"]}, ["wrist", "front", "other"])):
+        task.simulation = replace(task.simulation, options=chosen)
+        (given,) = made.encode(asked)
+        assert list(given.images) == order and all(torch.equal(given.images[name], images[name]) for name in order)
+    task.simulation = Simulation(simulator="")
+    assert list(made.encode(asked)[0].images) == list(images)
+
+
+def test_one_moment_has_no_history():
+    given = shown()
+    one = replace(given, images={name: rows[:1] for name, rows in given.images.items()}, state=given.state[:1])
+    made = collector(lambda prompt: one)
+    made.policy.history = 2
+    with pytest.raises(UserError, match=r"of one moment each, and policy.options.history = 2 asks for the pictures before it"):
+        imitated(made, prompts(1))
+
+
 def test_a_task_may_demonstrate_some_prompts_and_leave_others_to_the_expert():
     given = shown()
     mixed = collector(lambda prompt: given if prompt.seed % 2 else None)

@@ -1,5 +1,6 @@
 """Simulators over a wire: messages, who may connect, what is lost when an end dies or lies, and deadlines."""
 
+import errno
 import json
 import os
 import signal
@@ -24,7 +25,7 @@ from mmrl.registry import plugins
 from mmrl.rollout.generate.sampling import SamplingParams
 from mmrl.rollout.simulators.lockstep import SimulatorCollector
 from mmrl.rollout.simulators.watchdog import Watchdog
-from mmrl.rollout.simulators.wire import handshake, worker
+from mmrl.rollout.simulators.wire import handshake, shared, worker
 from mmrl.rollout.simulators.wire.client import WireSimulator, WireSimulators
 from mmrl.rollout.simulators.wire.frames import HEAD, MAGIC, MOST_HEADER, PROTOCOL, Broken, receive_frame, send_frame
 from mmrl.rollout.simulators.wire.server import Server
@@ -124,6 +125,29 @@ def test_a_message_comes_back_as_it_was_sent_also_through_shared_memory():
     writer.close()
     with pytest.raises(TypeError, match="a set can't be sent"):
         encode({"a": {1}}, [])
+
+
+@pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="nothing reserves room here")
+def test_what_does_not_fit_into_shared_memory_goes_over_the_wire(monkeypatch, tmp_path):
+    """A container's /dev/shm may have 64 MB; who writes beyond its end is killed."""
+    monkeypatch.setattr(shared, "folder", lambda: tmp_path)
+    reserve = os.posix_fallocate
+
+    def small(descriptor, start, size):
+        if size > 1 << 16:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        reserve(descriptor, start, size)
+
+    monkeypatch.setattr(os, "posix_fallocate", small)
+    writer, reader = SharedWriter(), SharedReader()
+    assert reader.finds(writer.offer())
+    writer.agreed = True
+    much, less = [numpy.ones(1 << 17, numpy.uint8)], [numpy.arange(1 << 15, dtype=numpy.uint8)]
+    assert writer.write(much) is None
+    assert numpy.array_equal(reader.read(writer.write(less))[0], less[0])
+    assert writer.write(much) is None and not list(tmp_path.iterdir())
+    monkeypatch.setattr(os, "posix_fallocate", lambda *_: small(0, 0, 1 << 20))
+    assert SharedWriter().offer() is None and not list(tmp_path.iterdir())
 
 
 def test_bytes_of_a_stranger_are_refused_before_they_cost_anything():

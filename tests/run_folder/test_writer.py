@@ -21,9 +21,9 @@ from mmrl import UserError, user_message
 from mmrl.api.episodes import Conversation
 from mmrl.api.types import Prompt, Score, Status, Turn
 from mmrl.run_folder import files
-from mmrl.run_folder.reader import read_jsonl, read_run, step_of
+from mmrl.run_folder.reader import check_removable, read_jsonl, read_run, step_of
 from mmrl.run_folder.rollouts import rollout_row
-from mmrl.run_folder.writer import RunFolder
+from mmrl.run_folder.writer import ENDED, RunFolder
 from runs import figure
 
 CONFIG = {"name": "demo", "seed": 3, "policy": {"model": "tiny", "max_pixels": None}, "stages": [{"kind": "rl", "steps": 5}]}
@@ -329,7 +329,9 @@ def test_rewind_then_the_rest_equals_a_run_without_a_break(tmp_path: Path) -> No
 
     straight, broken = (RunFolder.create(tmp_path / name, CONFIG, 3) for name in ("straight", "broken"))
     go(straight, range(1, 7))
-    go(broken, range(1, 6))
+    go(broken, range(1, 4))
+    broken.error(3, ENDED, "the disk was full, and the run goes on from the checkpoint of this step")
+    go(broken, range(4, 6))
     broken.summary({"status": "failed"})
     with open(broken.path / "metrics.jsonl", "ab") as file:
         file.write(b'{"step":6,"sta')
@@ -385,7 +387,7 @@ def test_checkpoints_are_listed_in_order(run: RunFolder) -> None:
 FULL = """
 import os, resource, signal, sys
 from mmrl import UserError
-from mmrl.run_folder.writer import RunFolder
+from mmrl.run_folder.writer import ENDED, RunFolder
 run = RunFolder.open(sys.argv[1])
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a limit on file sizes fails like a full disk: after a part was written
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
@@ -448,6 +450,14 @@ def test_killed_while_writing_leaves_a_readable_run(run: RunFolder) -> None:
     assert [r["step"] for r in data.steps] == list(range(1, len(data.steps) + 1))
     assert data.summary is not None
     assert len(data.steps) - data.summary["step"] in (0, 1)
+
+
+def test_what_a_kill_left_behind_may_be_overwritten(run: RunFolder) -> None:
+    (run.path / ".report.html.tmp").write_text("<!doctype ht")
+    check_removable(run.path)
+    (run.path / ".thesis.txt.tmp").write_text("years of work")
+    with pytest.raises(UserError, match=r"with \.thesis\.txt\.tmp, which no run wrote"):
+        check_removable(run.path)
 
 
 def test_recording_imports_nothing_heavy() -> None:

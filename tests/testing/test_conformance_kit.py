@@ -508,6 +508,46 @@ def test_what_depends_on_the_process_is_found(site) -> None:
     assert report.ok, str(report)
 
 
+PUBLISHED = """
+    import json
+    from PIL import Image
+    from mmrl import Prompt, Task, TaskSpec, VerifierSpec, hookimpl, user_message
+    from mmrl.api.coordinates import CoordinateFormat, convert_coordinates
+
+    @hookimpl
+    def mmrl_tasks():
+        rewards = {"paper/box@peer": 1.0, "paper/never": 0.5}
+        return [TaskSpec(id="paper/where", target="mmrl_paper:Where", verifiers=rewards, metric="paper/box@peer")]
+
+    @hookimpl
+    def mmrl_verifiers():
+        return [VerifierSpec(id=f"paper/{name}", target=f"mmrl_paper:{name[:3]}") for name in ("box@peer", "never")]
+
+    class Where(Task):
+        def prompts(self, split, seed):
+            shown = Image.new("RGB", (100, 80), (9, 9, len(split)))
+            return [Prompt(id=split, messages=[user_message("Where?", shown)], answer=[1, 2, 30, 40])]
+
+        def gold(self, prompt):
+            seen, size = self.image_processing, (100, 80)
+            format, there = seen.coordinate_format, seen.model_size(size)
+            return json.dumps(list(convert_coordinates(prompt.answer, CoordinateFormat.PIXELS, format, size, there)))
+
+    def box(case):
+        return float(json.loads(case.completion or "[]") == case.answer)
+
+    def nev(case):
+        return 0.0
+"""
+
+
+def test_a_remark_on_a_published_verifier_hides_no_fault_of_the_next(site) -> None:
+    """The published one reads pixels only, which is told and no fault; the other one never pays."""
+    site("mmrl-paper", {"mmrl_paper.py": PUBLISHED}, {"paper": "mmrl_paper"})
+    (report,) = check_id("paper/where")
+    assert failed(report)["verifiers_score_gold_highest"].startswith("paper/never gives 0 to the gold completion")
+
+
 NEEDS_OPTIONS = """
     from mmrl import Prompt, Task, TaskSpec, VerifierSpec, hookimpl, user_message
 

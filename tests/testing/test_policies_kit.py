@@ -53,12 +53,13 @@ def test_completions_that_see_each_other_are_found(monkeypatch):
     assert {"packed_rows_equal_separate_ones", "later_turns_equal_a_fresh_pass", "videos_equal_a_fresh_pass"} <= failed()
 
 
-def test_a_sampler_with_other_numbers_is_found(monkeypatch):
+@pytest.mark.parametrize("more", [2e-4, float("nan")])
+def test_a_sampler_with_other_numbers_is_found(monkeypatch, more):
     choose = LocalGenerator._choose
 
     def shifted(self, logits, *rest):
         token, logprob = choose(self, logits, *rest)
-        return token, logprob + 2e-4
+        return token, logprob + more
 
     monkeypatch.setattr(LocalGenerator, "_choose", shifted)
     assert failed() == {"samples_have_the_logprobs_of_an_update"}

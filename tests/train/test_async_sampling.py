@@ -26,7 +26,7 @@ class Stub:
     """A sampler that gives what its work makes of a moment."""
 
     def __init__(self, work, refresh=lambda: None, renew=lambda at: None):
-        self.source = SimpleNamespace(state=lambda: None, unsettled=list, settle=lambda told: None)
+        self.source = SimpleNamespace(state=lambda: None, unsettled=list, settle=lambda told: None, outcomes=[])
         self.prompts, self.work, self.refresh, self.renew = 2, work, refresh, renew
         self.run = SimpleNamespace(policy=SimpleNamespace(device=torch.device("cpu")))
 

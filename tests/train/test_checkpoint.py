@@ -208,6 +208,26 @@ def test_the_newest_and_the_best_are_kept(tmp_path, keep, best, left):
     assert folder.checkpoints() == [folder.checkpoint_dir(step) for step in left]
 
 
+def test_an_old_checkpoint_that_can_not_be_removed_ends_no_run(tmp_path, monkeypatch):
+    """As on a network file system, while another program reads it."""
+    folder, remove = RunFolder(tmp_path), shutil.rmtree
+    for step in (10, 20, 30):
+        folder.checkpoint_dir(step).mkdir(parents=True)
+
+    def removed(path):
+        if path.name == "step-000010":
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), str(path))
+        remove(path)
+
+    monkeypatch.setattr(shutil, "rmtree", removed)
+    (told,) = checkpoint.prune(folder.checkpoints(), 1, None)
+    assert "step-000010 could not be removed: Directory not empty" in told
+    assert [path.name for path in folder.checkpoints()] == ["step-000010", "step-000030"]
+    monkeypatch.undo()
+    assert checkpoint.prune(folder.checkpoints(), 1, None) == []
+    assert [path.name for path in folder.checkpoints()] == ["step-000030"]
+
+
 def test_best_last_or_a_step(tmp_path):
     folder = RunFolder(tmp_path)
     with pytest.raises(UserError, match="no checkpoint yet"):

@@ -1,12 +1,15 @@
 """Packing is exact: shared prompts, padding and splits change neither logprobs nor gradients."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 import torch
 
 import vlm_cases as cases
+from mmrl.api.episodes import Conversation
+from mmrl.api.types import Prompt, Status, Turn, user_message
 from mmrl.policies.vlm.packed_rows import PackedRows
+from mmrl.policies.vlm.processing import PromptInputs
 from mmrl.train.update.pack_conversations import pack
 
 CREDIT = cases.credit(1.0, -0.5, 0.25, 2.0, -1.0, 0.75, 0.5, -2.0)
@@ -135,3 +138,45 @@ def test_two_threads_add_up_to_the_same_bits_every_time(family):
     finally:
         torch.set_num_threads(before)
     assert all(torch.equal(g, gradients[0]) for g in gradients)
+
+
+def two_turns(vlm, text, pictures, said=9, answer=12):
+    """A conversation whose environment shows a picture; `cases.prompt` with another text and so many pictures before it."""
+    prompt = Prompt(id="p", messages=[user_message(text, *[cases.picture(k, 56, 56) for k in range(pictures)])])
+    first = vlm.encode(prompt)
+    ids = tuple(vlm.encode_completion("x" * said))
+    final, observed = vlm.extend(first, ids, [user_message("and now", cases.picture(7))])
+    turns = (
+        Turn(observed_ids=tuple(first.ids.tolist()), token_ids=ids, logprobs=(-1.0,) * len(ids), text=""),
+        Turn(observed_ids=observed, token_ids=ids[:1] * answer, logprobs=(-1.0,) * answer, text=""),
+    )
+    rows = (first.media_rows, final.media_rows)
+    told = Conversation(prompt=prompt, group=0, turns=turns, status=Status.FINISHED, inputs=first)
+    return replace(told, final_inputs=final, media_rows=rows)
+
+
+@pytest.mark.parametrize("pictures", [(1, 1), (1, 2), (2, 0), (0, 1)])
+@pytest.mark.parametrize("family", ["qwen2_5_vl", "gemma3", "internvl"])
+def test_a_conversation_under_another_prompt_is_read_as_if_it_had_begun_with_it(family, pictures):
+    """As by hints, conditions and mismatched pairs."""
+    vlm = cases.policy(family)
+    short, long = two_turns(vlm, "what", pictures[0]), two_turns(vlm, "what\n\nHint: twelve bananas" * 2, pictures[1])
+    for sampled, wanted in ((short, long), (long, short)):
+        found = sampled.answering(wanted.prompt, wanted.inputs)
+        assert found.media_rows == wanted.media_rows and found.off_policy
+        for field in fields(PromptInputs):
+            value, expected = (getattr(r.final_inputs, field.name) for r in (found, wanted))
+            if expected is None or field.name.endswith(("sizes", "format")):
+                assert value == expected, field.name
+            else:
+                torch.testing.assert_close(value, expected, rtol=0, atol=0, msg=field.name)
+        one, other = (pack([r], cases.credit(1.0), vlm, shared_prefix=True, budget=10_000).micro[0] for r in (found, wanted))
+        assert torch.equal(one.ids_BS, other.ids_BS) and one.media.keys() == other.media.keys()
+        assert one.positions is other.positions is None or torch.equal(one.positions, other.positions)
+
+
+def test_a_conversation_of_one_turn_under_another_prompt_has_no_later_inputs():
+    vlm = cases.policy("qwen2_5_vl")
+    (rollout,) = cases.rollouts(vlm, [cases.prompt(1)], group=1)
+    other = cases.prompt(2)
+    assert rollout.answering(other, vlm.encode(other)).final_inputs is None

@@ -265,6 +265,16 @@ def test_right_answers_of_some_length_are_paid_where_two_are_right():
     ]
 
 
+def test_an_answer_that_an_environment_pays_for_is_right_too():
+    long = {"min_tokens": 2, "max_tokens": 9}
+    paid = Step(script("0:5 0:5 0:50", "0"), group_size=3, prompts_per_step=1, environment={"0:5": 1.0}, length=long)
+    assert paid().groups[0].rewards == [1.2, 1.2, 0.0]
+    judged = Step(
+        script("1:5 1:5 0:9"), group_size=3, prompts_per_step=1, environment={"0:9": 1.0}, length=long | {"verifier": "right"}
+    )
+    assert judged().groups[0].rewards == [1.2, 1.2, 1.0], "a verifier decides alone"
+
+
 def test_a_length_that_is_paid_is_part_of_the_reward_and_a_failed_score_stays_failed():
     found = Step(script("1:400 1:2 x:400 0.5:400"), group_size=4, prompts_per_step=1, length={})().groups[0]
     assert values(found) == pytest.approx([1.2, 1, None, 0.7], nan_ok=False) and found.unaided == pytest.approx([1.2, 1, 0.7])
@@ -419,6 +429,24 @@ def test_a_plugins_rule_chooses_before_the_built_in_ones_and_in_every_round(monk
     assert found.counts == {"sampling/groups": 6.0, "sampling/filtered_share": pytest.approx(2 / 3), "odd/groups": 6.0}
 
 
+def test_groups_that_a_rule_samples_again_are_in_its_order_those_of_further_prompts_too(monkeypatch):
+    """A rule pairs them with what it asked for."""
+    seen = []
+
+    class Again(SamplingRule):
+        phase = "select"
+
+        def __call__(self, groups, sample):
+            groups = [*sample.more(1), *groups[::-1]]
+            tried = sample.again(groups, lambda g: replace(g.prompt, messages=[user_message(f"{g.prompt.text}!")]))
+            seen.append(([g.number for g in tried], names(tried)))
+            return groups
+
+    monkeypatch.setattr(rules, "plugin_rules", lambda stage: [Again()])
+    Step(script("1 0", "1 0", "1 0", **{f"p{i}!": "1 1" for i in range(3)}))()
+    assert seen == [([2, 1, 0], ["p2!", "p1!", "p0!"])]
+
+
 # -- more prompts than are trained on -----------------------------------------------------------------------------------
 
 
@@ -474,6 +502,15 @@ def test_the_reward_falls_linearly_over_the_last_share_of_each_tasks_own_limit()
     assert found.groups[0].scores[3].parts == {"right": 1.0, "overlong": -0.5}
     failed = found.groups[0].scores[4]
     assert failed.failed and "overlong" not in failed.parts and failed.detail == "right failed: out"
+
+
+def test_the_longest_turn_of_a_conversation_is_penalised_as_the_limit_is_that_of_a_turn():
+    step = Step(script("1:12 1:19"), prompts_per_step=1, overlong_buffer=0.25)
+    collect = step.collector.collect
+    step.collector.collect = lambda *a, **k: [
+        replace(r, turns=(*r.turns, replace(r.turns[0], token_ids=(7,), logprobs=(-1.0,)))) for r in collect(*a, **k)
+    ]
+    assert values(step().groups[0]) == [1.0, pytest.approx(0.2)]
 
 
 def test_the_penalty_decides_about_spread_and_success():
@@ -640,6 +677,21 @@ def test_always_adds_it_and_makes_it_neutral_where_a_sampled_answer_is_as_good()
     step = Step(script("0 0.5 0.89", "0 0 0"), answer="0.9", group_size=3, ground_truth="always")
     found = step()
     assert [values(g)[-1] for g in found.groups] == [0.9, 0.9] and not any(step.neutral())
+
+
+def test_what_an_environment_pays_for_the_gold_completion_counts_as_for_any_other():
+    for paid, neutral, worth in ((1.0, False, 1.25), (0.5, True, 0.625)):
+        step = Step(script("0 0"), answer="0.25", ground_truth="always", prompts_per_step=1)
+        collect, shown = step.collector.collect, step.collector.demonstrate
+        step.collector.collect = lambda *a, of=collect, **k: [
+            earning(r, e) for r, e in zip(of(*a, **k), (1.0, 0.25), strict=True)
+        ]
+        step.collector.demonstrate = lambda *a, of=shown, paid=paid: [earning(r, paid) for r in of(*a)]
+        assert step().groups[0].rewards == [1.0, 0.25, worth] and step.neutral() == [False, False, neutral]
+
+
+def earning(rollout, reward):
+    return replace(rollout, turns=(replace(rollout.turns[0], reward=reward),))
 
 
 def test_some_verifiers_dont_reward_the_gold_completion():

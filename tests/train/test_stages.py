@@ -2,6 +2,7 @@
 and one completion, autograd, and gradient descent at a rate of 1. What the policy answers is written in the test."""
 
 import copy
+import itertools
 import math
 import random
 from dataclasses import replace
@@ -535,6 +536,7 @@ def test_beside_a_sampled_answer_that_is_as_good_it_counts_exactly_nothing(algor
         ({"overlong_buffer": 0.5}, ["1", "1!!!!!!", "1", "1!!"], [0, -1, 0, 0]),
         ({"labels": "majority"}, ["1", "0", "1", "1"], [1, 0, 1, 1]),
         ({"labels": "ttrv"}, ["1", "0", "1", "1"], [1, 0, 1, 1]),
+        ({"length": {"min_tokens": 4, "max_tokens": 9, "bonus": 1.0}}, ["1", "1!!!!!", "1", "1"], [0, 1, 0, 0]),
     ],
 )
 def test_an_algorithm_that_takes_rewards_apart_sees_all_that_they_are_made_of(stage, answers, expected):
@@ -542,6 +544,40 @@ def test_an_algorithm_that_takes_rewards_apart_sees_all_that_they_are_made_of(st
     run = begun({"algorithm": "gdpo", "settings": {"batch": False}, "prompts_per_step": 1, **stage}, lambda p: answers)
     groups = sampled(run)
     assert credit_of(run, groups).advantages.tolist() == pytest.approx(standardised(expected), rel=1e-3)
+
+
+def test_an_algorithm_that_takes_rewards_apart_sees_what_a_smoke_run_pays():
+    stage = {"algorithm": "gdpo", "settings": {"batch": False}, "prompts_per_step": 1}
+    run = begun(stage, lambda p: ["1!"] * 4, name="x-smoke", smoke=True)  # the gold completion earns no more
+    groups = sampled(run)
+    assert groups.groups[0].rewards == [1, 2, 1, 2]
+    assert credit_of(run, groups).advantages.tolist() == pytest.approx(standardised([0, 1, 0, 1]), rel=1e-3)
+
+
+class Played(Numbers):
+    """Its environment, which nobody asks here, pays for what the policy did."""
+
+    def environment(self, prompt):
+        raise NotImplementedError
+
+
+def paying(run, rewards):
+    """Of the completions of each prompt, in turn."""
+    collect = run.collector.collect
+
+    def paid(*given, **named):
+        made = zip(collect(*given, **named), itertools.cycle(rewards))
+        return [replace(r, turns=(replace(r.turns[0], reward=reward),)) for r, reward in made]
+
+    run.collector.collect = paid
+
+
+def test_an_algorithm_that_takes_rewards_apart_sees_what_an_environment_pays(monkeypatch):
+    monkeypatch.setitem(globals(), "Numbers", Played)
+    run = begun({"algorithm": "gdpo", "settings": {"batch": False}, "prompts_per_step": 1}, lambda p: ["1"] * 4)
+    paying(run, [0.0, 0.5, 0.0, 0.0])
+    groups = sampled(run)
+    assert credit_of(run, groups).advantages.tolist() == pytest.approx(standardised([0, 1, 0, 0]), rel=1e-3)
 
 
 def test_an_algorithm_that_takes_rewards_apart_leaves_out_what_doesnt_reward_the_gold_completion():
@@ -577,6 +613,12 @@ def test_the_greedy_baseline_is_sampled_with_each_tasks_own_limit():
     for r, baseline in zip(groups.rollouts, found.tolist(), strict=True):
         assert math.isnan(baseline) if r.prompt.task == "b" else baseline == 0.25
     assert len(run.folder.errors) == sum(g.prompt.task == "b" for g in groups.groups), "what failed is written down"
+
+
+def test_the_greedy_baseline_has_what_an_environment_pays_as_the_rewards_have():
+    run = begun({"algorithm": "remax", "prompts_per_step": 1}, lambda p: ["0.25", "1", "0", "0"])
+    paying(run, [0.5])
+    assert credit_of(run, sampled(run)).advantages.tolist() == [0.0, 0.75, -0.25, -0.25]
 
 
 # -- the KL penalty -----------------------------------------------------------------------------------------------------
@@ -856,6 +898,18 @@ def test_a_curriculum_begins_with_the_largest_angles_and_moves_by_those_of_each_
     assert run.steps.source.curriculum.orders == {"a": order}  # by the weights at the beginning of the stage
 
 
+def test_a_run_that_samples_ahead_saves_what_came_of_the_steps_so_far():
+    """Also where it is stopped while later steps are sampled, whose prompts it draws again."""
+    stage = {"algorithm": "dcpo", "importance_sampling": "truncate", "replay_share": 0.5, "success_threshold": 2.0}
+    run = begun(stage, lambda p: ["1", "0", "0", "1"], compute={"staleness": 1})
+    for number in (1, 2):
+        step(run)
+        assert run.steps.sampler.jobs and run.at.source["draws"] == 2 * number
+        shown = [[label, index] for label, index, *_ in run.at.source["past"]]
+        assert len(shown) == 2 * number and [row[:2] for row in run.at.source["failed"]] == shown
+    run.steps.close()
+
+
 def test_a_prompt_that_can_not_be_shown_comes_last_in_a_curriculum(monkeypatch):
     def angles(policy, prompt):
         if prompt.id == "p3":
@@ -869,6 +923,25 @@ def test_a_prompt_that_can_not_be_shown_comes_last_in_a_curriculum(monkeypatch):
     monkeypatch.setattr("mmrl.train.sampling.angles.prompt_angles", angles)
     measure_step(run, run.steps.source, [("a", 3), ("a", 4)])
     assert run.steps.source.curriculum.angles == {("a", 4): 0.5}
+
+
+@pytest.mark.timeout(20)
+def test_a_prompt_that_can_not_be_shown_is_not_all_that_an_epoch_filter_leaves(monkeypatch):
+    """All others are too easy from their first epoch on."""
+    run = begun({"order": "shuffled", "prompts_per_step": 5, "epoch_filter": {"up_to": 0.7}}, lambda p: ["1", "1!", "1", "1"])
+    encode = run.collector.encode
+
+    def encoded(prompts):
+        if prompts[0].id == "p3":
+            raise UserError("torn")
+        return encode(prompts)
+
+    run.collector.encode = encoded
+    shown = []
+    for _ in range(9):
+        step(run)
+        shown += [g.place[1] for g in run.steps.sampler.last.groups]
+    assert len(run.folder.errors) == 1 and len(shown) == 45 and {*shown} == {*range(12)} - {3}
 
 
 def test_sasrs_gamma_weighs_the_first_norm():

@@ -252,6 +252,7 @@ FLAKY = """
         return [
             TrackerSpec(id="flaky/log", target="mmrl_flaky:Flaky", options={"fails": (2, 4, 5, 6)}),
             TrackerSpec(id="flaky/start", target="mmrl_flaky:Flaky", options={"begins": False}),
+            TrackerSpec(id="flaky/pictures", target="mmrl_flaky:Pictures", options={"fails": (4, 5, 6)}),
             TrackerSpec(id="flaky/half", target="mmrl_flaky:Half"),
             TrackerSpec(id="flaky/broken", target="mmrl_flaky:Broken"),
             TrackerSpec(id="flaky/needy", target="mmrl_flaky:Flaky", requires=("no_such_module.part",)),
@@ -273,6 +274,11 @@ FLAKY = """
         def finish(self, status):
             seen.append(status)
             raise RuntimeError("late")
+
+    class Pictures(Flaky):
+        def rollouts(self, step, rows):
+            seen.append("rollouts")
+            raise OSError("no network for pictures")
 
     class Half:
         def start(self, **_): ...
@@ -303,6 +309,17 @@ def test_a_tracker_that_fails_is_told_once_and_left_out_after_three_in_a_row(fla
     assert [(row["step"], row["where"]) for row in rows] == [(step, "tracker flaky/log") for step in (2, 4, 5, 6, 6)]
     assert rows[1]["what"] == "log raised OSError: no network at 4"
     assert rows[4]["what"] == "failed 3 times in a row: it gets no more metrics of this run"
+
+
+def test_rollouts_that_fail_too_do_not_keep_a_tracker_that_fails(flaky, folder: RunFolder) -> None:
+    """The failures in a row are 2 after the first step and 4 after the second: 3 is passed between two calls of `log`."""
+    trackers = Trackers(config("flaky/pictures"), folder, lambda note: None)
+    trackers.start(0)
+    for step in (4, 5, 6):
+        trackers.rollouts(step)
+        trackers.log(step, {"loss": 1.0})
+    assert flaky == ["rollouts", "rollouts"]
+    assert read_jsonl(folder.path / "errors.jsonl")[-1]["what"] == "failed 3 times in a row: it gets no more metrics of this run"
 
 
 def test_a_tracker_that_can_not_begin_gets_nothing_and_the_others_go_on(flaky, folder: RunFolder) -> None:

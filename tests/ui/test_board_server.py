@@ -22,8 +22,10 @@ from PIL import Image
 
 from boards import Running, board
 from long_runs import rollout, write_run
+from mmrl.run_folder.writer import RunFolder
 from mmrl.ui import cli
 from mmrl.ui.board import serving
+from runs import figure
 
 HOSTILE = '<script>alert(1)</script><img src=x onerror="alert(2)">'
 
@@ -95,6 +97,10 @@ def test_a_run_that_goes_fails_or_ends_is_called_that(written: tuple[Running, Pa
         finally:
             holder.kill()
     assert state()["state"] == "stopped" and state()["left"] is None
+    (run / ".lock").write_text("another-machine, whose locks nobody sees here")
+    assert state()["state"] == "running"
+    os.utime(run / "metrics.jsonl", (time.time() - 700, time.time() - 700))
+    assert state()["state"] == "stopped"
     row = {"step": 40, "where": "the end of the run", "what": "the disk is full"}
     (run / "errors.jsonl").write_text(json.dumps(row) + "\n")
     assert (state()["state"], state()["why"]) == ("failed", "the disk is full")
@@ -104,6 +110,16 @@ def test_a_run_that_goes_fails_or_ends_is_called_that(written: tuple[Running, Pa
     (run / "config.toml").write_text("not = [toml")
     assert state()["state"] == "unreadable"
     assert served.get("/curves", run="x").code == 200, "what can be read is shown"
+
+
+def test_a_run_stands_where_it_is_after_an_evaluation_of_many_tasks(written: tuple[Running, Path]) -> None:
+    """The rows of such an evaluation are longer than the end of the file that the list reads at first."""
+    served, runs = written
+    run = RunFolder.open(write_run(runs / "many", steps=40, every=20, groups=1, size=2, planned=100))
+    for number in range(300):
+        run.evaluation(40, "rl", figure(f"task {number}", 0.5, extra={f"part/of/{n:02}": 0.5 for n in range(50)}))
+    (row,) = [row for row in served.get("/api/runs").json["runs"] if row["name"] == "many"]
+    assert (row["step"], row["steps"], row["reward"] is not None) == (40, 100, True)
 
 
 def test_curves_say_what_was_measured(served: Running, runs: Path) -> None:

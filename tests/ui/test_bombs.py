@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import json
 import os
@@ -10,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -22,7 +24,7 @@ from mmrl.run_folder import bounded, excerpt
 from mmrl.testing.cases import mostly_slow, some_of
 from mmrl.ui.board import app, live_updates, pages, run_paths, state
 from mmrl.ui.board.index import Index
-from mmrl.ui.board.live_updates import UpdateHub
+from mmrl.ui.board.live_updates import MOST, UpdateHub
 from mmrl.ui.board.run_paths import RunPaths, index_file
 from mmrl.ui.board.run_queries import curves
 from mmrl.ui.report import media_sources
@@ -212,7 +214,6 @@ for line in sys.stdin:
 
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[UpdateHub]:
-    import asyncio
     import sys
 
     monkeypatch.setattr(live_updates, "INDEXER", (sys.executable, "-c", FAKE))
@@ -242,6 +243,17 @@ def test_a_run_that_the_indexer_dies_of_is_skipped(hub: UpdateHub) -> None:
     began = time.monotonic()
     hub.ask("bad", 10.0)
     assert time.monotonic() - began < 1.0, "nobody waits for it"
+
+
+def test_a_slow_page_is_told_to_reload_and_the_others_what_is_new(tmp_path: Path) -> None:
+    hub = UpdateHub(RunPaths(tmp_path))
+    slow, quick = asyncio.Queue[dict[str, Any]](), asyncio.Queue[dict[str, Any]]()
+    hub.pages = {slow: frozenset({"x"}), quick: frozenset({"x"})}
+    for _ in range(MOST):
+        slow.put_nowait({"kind": "eval", "run": "x"})
+    hub._tell({"kind": "eval", "run": "x", "row": {"step": 3}})
+    assert [slow.get_nowait(), slow.qsize()] == [{"kind": "steps", "run": "x", "reload": True}, 0]
+    assert quick.get_nowait() == {"kind": "eval", "run": "x", "row": {"step": 3}}
 
 
 def test_a_skipped_run_is_tried_again_later(hub: UpdateHub, monkeypatch: pytest.MonkeyPatch) -> None:

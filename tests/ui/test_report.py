@@ -394,6 +394,21 @@ def test_what_is_said_of_the_only_task_is_said_of_all(run: RunFolder) -> None:
     assert [name for name in page.texts("span") if name in names] == names
 
 
+def test_what_no_chart_of_all_tasks_shows_is_drawn_of_the_only_task(run: RunFolder) -> None:
+    weights = {f"task/t/a/weight/t/{part}": 1.0 for part in ("exact", "format")}
+    own = {"task/t/a/curriculum": 0.2, "task/t/a/prompts": 90.0, **weights, "task/t/a/share": 1.0, "task/t/a/length": 5.0}
+    run.metrics(1, "rl", {"length/mean": 5.0, "zero_std_share": 0.5, "task/t/a/zero_std_share": 0.5, **own})
+    page = page_of(run)
+    assert page.texts("h3") == [
+        "Completion length",
+        "Groups without spread",
+        "Place of the curriculum",
+        "Prompts of the epoch",
+        "Factors of the verifiers' weights",
+    ]
+    assert [name for name in page.texts("span") if "t/a" in name] == ["t/a: t/exact", "t/a: t/format"]
+
+
 def test_every_metric_of_the_run_folder_has_a_chart_with_words_of_its_own(run: RunFolder) -> None:
     docs = (Path(__file__).parents[2] / "docs" / "run-folder.md").read_text(encoding="utf-8")
     keys = re.findall(r"^\| `([^`]+)` \|", docs.partition("### Metrics")[2].partition("\n## ")[0], re.MULTILINE)
@@ -866,6 +881,10 @@ def test_hover_data_are_the_raw_values() -> None:
 def test_stage_boundaries() -> None:
     steps = [{"step": i, "stage": s, "metrics": {}} for i, s in ((1, "sft"), (2, "sft"), (3, "rl"), (4, "sft"))]
     assert charts.boundaries(steps) == [(2.5, "rl"), (3.5, "sft")]
+    planned = [{"kind": "rl", "steps": n} for n in (2, 3, 1)]
+    alike = [{"step": step, "stage": "rl"} for step in range(1, 9)]  # as of a run file that was changed: two more than planned
+    assert charts.boundaries(alike, planned) == [(2.5, "rl"), (5.5, "rl")]
+    assert charts.boundaries(alike, [planned[0], {"kind": "rl", "steps": None}, planned[2]]) == [(2.5, "rl")]
     assert charts.stages(steps) == [("sft", "", 2), ("rl", "", 1), ("sft", "", 1)]
 
 

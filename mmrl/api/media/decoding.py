@@ -48,7 +48,8 @@ def frame_indices(clip: Clip, facts: VideoInfo, limits: VideoLimits) -> tuple[in
         rate = clip.fps or limits.fps
         wanted = max(1, math.ceil((min(end, facts.duration_s) - clip.start_s) * rate - 1e-6))
         if wanted <= most:
-            return tuple(_nearest(facts.times_s, clip.start_s + k / rate) for k in range(wanted))
+            # the nearest frame may lie behind the clip's end
+            return tuple(min(last, _nearest(facts.times_s, clip.start_s + k / rate)) for k in range(wanted))
     return tuple(
         _nearest(facts.times_s, t)
         for t in evenly_spaced(facts.times_s[first], facts.times_s[last], min(clip.count or most, most))
@@ -67,14 +68,15 @@ def decode(clip: Clip, limits: VideoLimits) -> VideoFrames:
     deadline = deadline_from_now()
     with open_video(clip.path) as (container, stream):
         facts = read_info(clip.path, container, stream, deadline)
-        indices = frame_indices(clip, facts, limits)
-        if len(indices) > MAX_SHOWN:
-            raise UserError(f"video {clip.path}: {len(indices)} frames are too many to show: at most {MAX_SHOWN}")
-        if clip.order and len(clip.order) != len(indices):
-            raise UserError(f"video {clip.path}: order has {len(clip.order)} numbers, and {len(indices)} frames are shown")
+    indices = frame_indices(clip, facts, limits)
+    if len(indices) > MAX_SHOWN:
+        raise UserError(f"video {clip.path}: {len(indices)} frames are too many to show: at most {MAX_SHOWN}")
+    if clip.order and len(clip.order) != len(indices):
+        raise UserError(f"video {clip.path}: order has {len(clip.order)} numbers, and {len(indices)} frames are shown")
+    order = clip.order if clip.shuffled is None else permutation(len(indices), clip.shuffled)
+    places = [indices[i] for i in order] if order else indices
+    with open_video(clip.path) as (container, stream):  # anew: not every container, such as MPEG-TS, can be rewound exactly
         Count.files += 1
-        order = clip.order if clip.shuffled is None else permutation(len(indices), clip.shuffled)
-        places = [indices[i] for i in order] if order else indices
         shown = _pictures(clip.path, container, stream, facts, places, limits, deadline)
     if clip.blank:
         shown.fill(GREY)
@@ -99,19 +101,19 @@ def _pictures(
     for place, index in enumerate(indices):
         places.setdefault(index, []).append(place)
     shown: np.ndarray | None = None
-    first = stream.start_time
-    container.seek(0 if first is None else first, stream=stream)
     base = stream.time_base or Fraction(1, 1000)
     begun: int | None = None
     scaler = Scaler()
-    for frame in container.decode(stream):
+    counted = container.format.name == "avi"  # it has no times of presentation; decoders give frames in their order
+    for number, frame in enumerate(container.decode(stream)):
         check_time(path, deadline)
         if frame.is_corrupt:
             raise UserError(f"video {path} is broken before frame {min(places)} of {facts.frames}: replace it")
-        if frame.pts is None:
-            continue
-        begun = frame.pts if begun is None else begun
-        number = _nearest(facts.times_s, float((frame.pts - begun) * base))
+        if not counted:
+            if frame.pts is None:
+                continue
+            begun = frame.pts if begun is None else begun
+            number = _nearest(facts.times_s, float((frame.pts - begun) * base))
         if number in places:
             picture = _picture(path, scaler, frame, limits, len(indices))
             if len(indices) * picture.nbytes > MAX_DECODED:

@@ -22,6 +22,8 @@ MAX_RATIO = 200
 """Largest ratio of the longer side to the shorter; Qwen's image processors refuse more."""
 FRAME_BYTES = 24
 """Most bytes per pixel that the decoder of an animation holds, besides the frames it has decoded."""
+ORIENTED = ("exif", "Raw profile type exif", "XML:com.adobe.xmp", "xmp")
+"""Where Pillow keeps what it knows of an image's orientation, in `info`."""
 STRIP = 2**20
 """Pixels that are converted at once, so that a conversion needs little more memory than its result."""
 
@@ -163,7 +165,12 @@ def _upright(image: Image) -> Image:
         7: Transpose.TRANSVERSE,
         8: Transpose.ROTATE_90,
     }.get(image.getexif().get(0x0112, 1))
-    return image if method is None else image.transpose(method)
+    if method is None:
+        return image
+    turned = image.transpose(method)
+    for key in ORIENTED:  # Pillow keeps them: a result that a task crops and that is loaded again would be turned again
+        turned.info.pop(key, None)
+    return turned
 
 
 def _rgb(image: Image, name: str) -> Image:

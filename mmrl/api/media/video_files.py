@@ -143,28 +143,40 @@ def check_time(path: str, end: float) -> None:
 
 
 def read_info(path: str, container: Any, stream: Any, end: float) -> VideoInfo:
-    """The facts of an open file. end: a time of `deadline_from_now`."""
+    """The facts of an open file. end: a time of `deadline_from_now`.
+
+    Frames that no player shows are left out: those that an edit list hides, as in a file that was cut without encoding it again,
+    and those before the first key frame, which can't be decoded.
+    """
     pts: list[int] = []
+    hidden: set[int] = set()
+    first: int | None = None
     last = 0
     for packet in container.demux(stream):
         check_time(path, end)
         if packet.pts is None or packet.size == 0:
             continue
         pts.append(packet.pts)
+        if packet.is_discard:
+            hidden.add(packet.pts)
+        if first is None and packet.is_keyframe:
+            first = packet.pts
         last = packet.duration or last
         if len(pts) > MAX_PACKETS:
             raise UserError(f"video {path} has more than {MAX_PACKETS:,} frames: cut it")
     if not pts:
         raise UserError(f"video {path} holds no pictures, it has length zero: leave it out")
-    pts.sort()
     base = stream.time_base or Fraction(1, 1000)
+    whole = float((max(pts) - min(pts)) * base)
+    pts = sorted(p for p in pts if p not in hidden and (first is None or p >= first)) or sorted(pts)
     gaps = sorted(b - a for a, b in itertools.pairwise(pts))
     rest = gaps[len(gaps) // 2] if gaps else last  # the last frame's own duration is unreliable in many containers
     duration = float((pts[-1] - pts[0] + max(rest, 0)) * base)
     times = tuple(float((p - pts[0]) * base) for p in pts)
     named = _named(container, stream)
-    if named - duration > max(SHORT_S, SHORT_SHARE * named) and named < ABSURD * max(duration, 1.0):
-        raise UserError(f"video {path} was cut off: it ends after {duration:.1f} of {named:.1f} s: download it again")
+    whole = max(whole, duration)
+    if named - whole > max(SHORT_S, SHORT_SHARE * named) and named < ABSURD * max(whole, 1.0):
+        raise UserError(f"video {path} was cut off: it ends after {whole:.1f} of {named:.1f} s: download it again")
     if len(pts) > 1 and len(pts) > MAX_RATE * duration:
         raise UserError(f"video {path} has impossible times, {len(pts):,} frames in {duration:.2g} s: encode it again")
     size = (stream.codec_context.width, stream.codec_context.height)

@@ -92,7 +92,8 @@ def answer_by_rungs(
             answers = [read(case) for case in cases]
             winner = majority(answers)
             if frames == rungs[-1] or (winner and set(answers) == {winner}):
-                found[i] = SparseAnswer(case=cases[answers.index(winner)], frames=frames)
+                chosen = answers.index(winner) if winner else 0  # what is blank isn't always ""
+                found[i] = SparseAnswer(case=cases[chosen], frames=frames)
     return [found[i] for i in range(len(prompts))]
 
 

@@ -58,6 +58,35 @@ class PromptInputs:
         """The rows of each tensor of media and clocks."""
         return {name: len(rows) for name, rows in (*self.media.items(), *self.clocks.items())}
 
+    def with_prompt(self, first: PromptInputs, other: PromptInputs) -> PromptInputs:
+        """These inputs, of a conversation that began with the prompt `first`, as if it had begun with `other`. What was said
+        after it stays, and lies as far behind it as before."""
+        start, begun = len(first.ids), first.media_rows
+
+        def later(known: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+            found = {name: rows[begun.get(name, 0) :] for name, rows in known.items()}
+            return {name: rows for name, rows in found.items() if len(rows)}
+
+        positions = self.positions
+        if positions is not None:
+            assert other.positions is not None, "both prompts are read by the same model"
+            moved = positions[:, start:] - first.next_position + other.next_position
+            positions = torch.cat([other.positions, moved], 1)
+        types = {}
+        for name, known in self.token_types.items():
+            said = known[start:]  # it begins with sampled text, of which a prompt consists that has no types of its own
+            types[name] = torch.cat([other.token_types.get(name, said[:1].expand(len(other.ids))), said])
+        return PromptInputs(
+            ids=torch.cat([other.ids, self.ids[start:]]),
+            positions=positions,
+            media=concatenate([other.media, later(self.media)]),
+            token_types=types,
+            clocks=concatenate([other.clocks, later(self.clocks)]),
+            image_sizes=(*other.image_sizes, *self.image_sizes[len(first.image_sizes) :]),
+            model_sizes=(*other.model_sizes, *self.model_sizes[len(first.model_sizes) :]),
+            coordinate_format=other.coordinate_format,
+        )
+
 
 class PromptProcessor:
     """The processor of a model family, with its limits on pictures."""
@@ -242,7 +271,8 @@ class PromptProcessor:
         try:
             if media.videos or media.sounds:  # their times and rates are passed separately, which the template can't do
                 text = self.processor.apply_chat_template([messages], tokenize=False, add_generation_prompt=True, **shown)[0]
-                return self._encode_text(where, text, media)
+                bos = self.tokenizer.bos_token  # added as transformers adds it before a prompt with pictures
+                return self._encode_text(where, text, media, begins=bos is None or not text.startswith(bos))
             encoded = self.processor.apply_chat_template(
                 [messages],
                 tokenize=True,
@@ -258,9 +288,10 @@ class PromptProcessor:
             raise _unfit(where, err) from err
         return self._tensors(encoded)
 
-    def _encode_text(self, where: str, text: str, media: PromptMedia) -> dict[str, torch.Tensor]:
-        """The processor's tensors of a text after the chat template, with these media in it."""
-        options = {"text_kwargs": {"add_special_tokens": False}, **media.arguments(self.processor, self.limits)}
+    def _encode_text(self, where: str, text: str, media: PromptMedia, begins: bool = False) -> dict[str, torch.Tensor]:
+        """The processor's tensors of a text after the chat template, with these media in it. begins: the tokenizer may add the
+        tokens of a text's beginning."""
+        options = {"text_kwargs": {"add_special_tokens": begins}, **media.arguments(self.processor, self.limits)}
         try:
             encoded = self.processor(text=[text], return_tensors="pt", **options)
         except Exception as err:
@@ -341,8 +372,21 @@ class PromptProcessor:
             raise UserError(f"{where}: the text (with hint and condition) contains {found!r}, a {what}'s placeholder: remove it")
 
     def encode_completion(self, text: str) -> list[int]:
-        """The ids of a given completion, the end-of-turn token included."""
-        return [*self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True), self.tokenizer.eos_token_id]
+        """The ids of a given completion, the token that ends it included."""
+        return [*self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True), self.end_id]
+
+    @functools.cached_property
+    def end_id(self) -> int:
+        """The token behind an answer in the chat template, if it is one of those that end a turn, such as Gemma's
+        <end_of_turn>, which isn't its tokenizer's end of a sequence; that one otherwise."""
+        usual = int(self.tokenizer.eos_token_id)
+        if not self.family.has_turns:
+            return usual
+        try:
+            behind = self.tokenizer.encode(self._after_an_answer([]), add_special_tokens=False)
+        except UserError:  # the template shows no answers, so that it has no token behind one
+            return usual
+        return behind[0] if behind and behind[0] in self.eos else usual
 
     def decode(self, ids: Sequence[int]) -> str:
         return self.tokenizer.decode(list(ids), skip_special_tokens=True)

@@ -14,9 +14,10 @@ from mmrl.api.errors import PluginError, UserError, plugin_errors
 from mmrl.api.interfaces import Expert, Task
 from mmrl.api.seeds import derive
 from mmrl.api.simulators.history import in_track
-from mmrl.api.simulators.types import Demonstration, Observation, TrajectoryData
+from mmrl.api.simulators.types import Demonstration, Observation, Simulation, TrajectoryData
 from mmrl.api.types import Prompt
 from mmrl.policies.acting.base import ActingPolicy, ActionSample
+from mmrl.registry import plugins
 from mmrl.rollout.simulators.lane import Lane
 from mmrl.rollout.simulators.streams import on_default_stream
 
@@ -49,6 +50,17 @@ def task_demonstration(task: Task, prompt: Prompt) -> Demonstration | None:
     return shown
 
 
+def in_camera_order(shown: Demonstration, simulation: Simulation | None) -> Demonstration:
+    """The demonstration with its cameras in the order of the simulator's, and others behind them: a policy that isn't told its
+    cameras takes the first, or all in their order."""
+    if simulation is None or not simulation.simulator:
+        return shown
+    chosen = simulation.options.get("cameras")  # a simulator with several may be told which to render
+    order = chosen if isinstance(chosen, list | tuple) else plugins.registry().get("simulators", simulation.simulator).cameras
+    names = [*(name for name in order if name in shown.images), *(name for name in shown.images if name not in order)]
+    return replace(shown, images={name: shown.images[name] for name in names})
+
+
 def _malformed(shown: Demonstration) -> str:
     """What is wrong with the shapes, as a text; empty if nothing is."""
     actions, state, T = shown.actions_MA, shown.state, 0
@@ -77,7 +89,12 @@ def to_trajectory(shown: Demonstration, prompt: Prompt, policy: ActingPolicy) ->
             f"policy.options.dims = {policy.dims}: make them equal"
         )
     moments = len(next(iter(shown.images.values())) if shown.images else shown.state if shown.state is not None else ())
-    done_MA = shown.actions_MA[: moments - 1 + policy.chunk]
+    if policy.history and moments == 1:
+        raise UserError(
+            f"task {prompt.task!r}: its demonstrations are of one moment each, and policy.options.history = {policy.history} "
+            "asks for the pictures before it: leave history out"
+        )
+    done_MA = shown.actions_MA[: moments - 1 + policy.ahead]
     track = in_track(
         TrajectoryData(
             instruction=shown.instruction,

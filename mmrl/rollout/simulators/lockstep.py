@@ -31,6 +31,7 @@ from mmrl.rollout.simulators.demonstrations import (
     EpisodeCache,
     as_expert,
     expert_actions,
+    in_camera_order,
     observation_at,
     taken_over,
     task_demonstration,
@@ -127,7 +128,9 @@ class SimulatorCollector:
 
     def encode(self, prompts: Sequence[Prompt]) -> list[Demonstration | None]:
         """The tasks' own demonstrations of these prompts; None where the simulator's expert plays instead."""
-        return [task_demonstration(self.tasks[prompt.task], prompt) for prompt in prompts]
+        asked = [(self.tasks[prompt.task], prompt) for prompt in prompts]
+        found = [(task, task_demonstration(task, prompt)) for task, prompt in asked]
+        return [None if shown is None else in_camera_order(shown, task.simulation) for task, shown in found]
 
     def collect(
         self,

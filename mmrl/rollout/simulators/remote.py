@@ -24,7 +24,7 @@ from mmrl.compute.crossing import Answer, attempt
 from mmrl.compute.ray import ACTOR, adopt_environment, hide_gpus, ray_for, switches, wait_for_cpus
 from mmrl.config.sections import RunConfig
 from mmrl.registry import plugins
-from mmrl.rollout.simulators.replaced import Died, ReplacedSimulator, facts_of
+from mmrl.rollout.simulators.replaced import START_S, Died, ReplacedSimulator, facts_of
 
 CLOSING_S = 10.0
 """Seconds that a simulator may take to close."""
@@ -45,7 +45,7 @@ class SimulatorActors:
         import ray
 
         wait_for_cpus(ray, f"a simulator of {what}", 1)
-        return ActorSimulator(simulation, num_envs, self.config.compute.retries)
+        return ActorSimulator(simulation, num_envs, self.config.compute.retries, self.config.simulate.timeout_s)
 
     def close(self) -> None:
         """End Ray if it was started for them; the simulators are closed before."""
@@ -57,9 +57,15 @@ class SimulatorActors:
 
 
 class ActorSimulator(ReplacedSimulator):
-    """A simulator in a Ray actor; see `ReplacedSimulator` for what happens when the actor dies."""
+    """A simulator in a Ray actor; see `ReplacedSimulator` for what happens when the actor dies or hangs."""
 
+    advice = "give it more memory or time (simulate.timeout_s), or lower simulate.num_envs"
     _actor: Any = None
+
+    def __init__(self, simulation: Simulation, num_envs: int, retries: int, timeout_s: float) -> None:
+        """timeout_s: deadline of each call in seconds."""
+        self.timeout_s = timeout_s
+        super().__init__(simulation, num_envs, retries)
 
     def start(self) -> dict[str, Any]:
         import ray
@@ -67,21 +73,25 @@ class ActorSimulator(ReplacedSimulator):
         room = {"num_cpus": 1, "num_gpus": 0, "scheduling_strategy": "SPREAD"}
         made = ray.remote(SimulatorActor).options(**room)
         self._actor = made.remote(self.simulation, self.num_envs, os.getcwd(), switches())
-        try:
-            facts: dict[str, Any] = ray.get(self._actor.facts.remote()).result(ACTOR)
-        except ray.exceptions.RayActorError as error:
-            raise Died(shorten(error)) from error
+        facts: dict[str, Any] = self._got(self._actor.facts.remote(), max(START_S, self.timeout_s), "its start").result(ACTOR)
         return facts
 
     def call(self, name: str, arguments: Sequence[Any]) -> Any:
+        answer, warned = self._got(self._actor.call.remote(name, *map(to_arrays, arguments)), self.timeout_s, name)
+        self.repeat(warned)
+        return to_tensors(answer.result(ACTOR))
+
+    @staticmethod
+    def _got(asked: Any, seconds: float, what: str) -> Any:
+        """What an actor answers. Raises Died if it is dead, or doesn't answer in time."""
         import ray
 
         try:
-            answer, warned = ray.get(self._actor.call.remote(name, *map(to_arrays, arguments)))
+            return ray.get(asked, timeout=seconds)
+        except ray.exceptions.GetTimeoutError:
+            raise Died(f"{what} took longer than {seconds:g} s") from None
         except ray.exceptions.RayActorError as error:
             raise Died(shorten(error)) from error
-        self.repeat(warned)
-        return to_tensors(answer.result(ACTOR))
 
     def stop(self, patiently: bool) -> None:
         if self._actor is None:

@@ -16,6 +16,8 @@ from mmrl.api.errors import UserError
 from mmrl.api.interfaces import Expert
 from mmrl.api.simulators.types import Observation, Simulation, Transition
 
+START_S = 600.0
+"""Seconds for a simulator to be made, at least."""
 SAID = ("action", "instruction", "max_steps", "variants")
 """Optional attributes of a simulator, which are copied from where it runs."""
 

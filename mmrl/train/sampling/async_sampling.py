@@ -12,6 +12,7 @@ their oldest token has the same bound. Which token is the first of new weights d
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -49,6 +50,10 @@ class AsyncSampler:
         self.steps, self.evaluate_every, self.save_every = steps, evaluate_every, save_every
         self.prompts = sampler.prompts
         self.jobs: deque[tuple[StepIndex, Future[tuple[Sampled, Any]]]] = deque()
+        self.told: deque[Sequence[GroupOutcome]] = deque()
+        """The outcomes that the draws of each job are the first to know."""
+        self.settled: list[GroupOutcome] = []
+        """Those of the next job."""
         self.pool = ThreadPoolExecutor(1, "sampler")
         self.closed = False
         self.drawn: Any = None
@@ -62,13 +67,14 @@ class AsyncSampler:
                 self.sampler.renew(at)
                 self._submit_ahead(prompts, at)
             elif not self.jobs:
-                self.sampler.refresh()
+                self._refresh()
                 self._submit(prompts, at)
             index, job = self.jobs.popleft()
+            self.told.popleft()
             assert index.step == at.step, f"step {at.step} got the groups of step {index.step}"
             found, self.drawn = job.result()
             if not self.interrupt and not self.jobs and min(self.staleness, self._undisturbed(at)):
-                self.sampler.refresh()
+                self._refresh()
                 self._submit_ahead(prompts, at)
         counts = {f"async/{part}": seconds for part, seconds in found.seconds.items()}
         counts |= staleness_metrics(found.rollouts, at.step, self.staleness)
@@ -83,6 +89,10 @@ class AsyncSampler:
         left += [-(at.step + 1) % self.save_every] if self.save_every else []
         return min(left)
 
+    def _refresh(self) -> None:
+        self.settled = [*self.sampler.source.outcomes]
+        self.sampler.refresh()
+
     def _submit_ahead(self, prompts: Prompts, at: StepIndex) -> None:
         """Sample for the steps that are not sampled for yet, up to the last that may be."""
         begun = self.jobs[-1][0].step + 1 if self.jobs else at.step + (not self.interrupt)
@@ -92,6 +102,8 @@ class AsyncSampler:
     def _submit(self, prompts: Prompts, at: StepIndex) -> None:
         told = self.sampler.source.unsettled() if self.interrupt else []
         self.jobs.append((at, self.pool.submit(self._work, prompts, at, told)))
+        self.told.append([*self.settled, *told])
+        self.settled = []
 
     def _work(self, prompts: Prompts, at: StepIndex, told: Sequence[GroupOutcome]) -> tuple[Sampled, Any]:
         """Sample for a step; also returns the state of the source of prompts after that. told: the outcomes of earlier groups,
@@ -106,14 +118,19 @@ class AsyncSampler:
         """Do nothing: the sampling policy keeps its memory while the learner learns."""
 
     def state(self) -> Any:
-        """The state of the source of prompts after this step. A resumed run draws the prompts of later steps again."""
-        return self.drawn if self.jobs else self.sampler.state()
+        """The state of the source of prompts after this step, with the outcomes that it knows by then. A resumed run draws the
+        prompts of later steps again."""
+        if not self.jobs:
+            return self.sampler.state()
+        source = self.sampler.source
+        return source.after(self.drawn, [*itertools.chain(*self.told), *source.outcomes])
 
     def close(self) -> None:
         """Wait until the step being sampled is complete, and drop all results."""
         self.closed = True
         self.pool.shutdown(wait=True, cancel_futures=True)
         self.jobs.clear()
+        self.told.clear()
 
 
 def staleness_metrics(rollouts: Sequence[Rollout], step: int, bound: int) -> dict[str, float]:

@@ -36,8 +36,9 @@ class GroundTruth(SamplingRule):
             score = gold.scores[0]
             score = replace(score, parts={k: v for k, v in score.parts.items() if k not in self.without})
             group.notes[SHOWN] = True
-            if group.rewards and score.value is not None and max(group.rewards) >= score.value:
-                score, group.notes[NEUTRAL] = replace(score, value=statistics.fmean(group.rewards)), len(group.rollouts)
+            if group.rewards and gold.rewards and max(group.rewards) >= gold.rewards[0]:
+                rest = statistics.fmean(group.rewards) - gold.rollouts[0].environment_reward
+                score, group.notes[NEUTRAL] = replace(score, value=rest), len(group.rollouts)
             group.rollouts, group.scores = [*group.rollouts, *gold.rollouts], [*group.scores, score]
         return groups
 

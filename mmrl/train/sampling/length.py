@@ -26,7 +26,9 @@ class LengthBonus(SamplingRule):
         rule = self.config
         for group in groups:
             judged = [verifier_value(s, rule.verifier) for s in group.scores]
-            accuracy_N = torch.tensor([math.nan if v is None else v for v in judged], dtype=torch.float64)
+            paid = [0.0 if rule.verifier else r.environment_reward for r in group.rollouts]
+            known = [math.nan if v is None else v + more for v, more in zip(judged, paid, strict=True)]
+            accuracy_N = torch.tensor(known, dtype=torch.float64)
             lengths_N = torch.tensor([r.length for r in group.rollouts])
             paid_N = length_bonus(
                 accuracy_N, lengths_N, bonus=rule.bonus, low=rule.min_tokens, high=rule.max_tokens, threshold=rule.correct_above

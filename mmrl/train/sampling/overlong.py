@@ -13,7 +13,8 @@ from mmrl.config.sections import RlStage
 
 
 class OverlongPenalty(SamplingRule):
-    """`overlong_buffer`: the reward falls over the last share of a task's token limit, by at most `overlong_penalty`."""
+    """`overlong_buffer`: the reward falls over the last share of a task's token limit, by at most `overlong_penalty`. Of a
+    conversation the longest turn counts, since the limit is that of a turn."""
 
     per_rollout: ClassVar[bool] = True
 
@@ -27,7 +28,7 @@ class OverlongPenalty(SamplingRule):
     def __call__(self, groups: list[Group], sample: StepSampler) -> list[Group]:
         for group in groups:
             limit = sample.max_tokens(group.prompt.task)
-            lengths_N = torch.tensor([r.length for r in group.rollouts])
+            lengths_N = torch.tensor([max((size for _, size in r.turn_versions), default=0) for r in group.rollouts])
             paid_N = overlong_penalty(lengths_N, max_length=limit, buffer=self.buffer * limit, factor=self.penalty)
             group.pay("overlong", paid_N.tolist())
         return groups

@@ -125,6 +125,8 @@ class SamplingStep:
         self.weights = sampler.weights.of(at)
         self.calls = 0
         """Number of times that the step has sampled."""
+        self.begun = 0
+        """Number of prompts that the step has sampled, without those of rules."""
         self.sampled: list[Group] = []
         """The groups of all prompts sampled so far."""
         self.before: Sequence[SamplingRule] = ()
@@ -168,7 +170,8 @@ class SamplingStep:
         def read() -> dict[int, EncodedPrompt | None]:
             return {g.number: None if g.is_stub else self._instead(g, prompt_of(g)) for g in groups}
 
-        return self._scored(ranks.run_on_all(read))
+        order = {g.number: place for place, g in enumerate(groups)}
+        return sorted(self._scored(ranks.run_on_all(read)), key=lambda g: order[g.number])
 
     def more(self, groups: int) -> list[Group]:
         self._check_selecting("more")
@@ -198,8 +201,10 @@ class SamplingStep:
 
     def fresh(self, prompts: Prompts) -> list[Group]:
         """The scored groups of the next prompts, of all ranks."""
-        groups = self._scored(dict(enumerate(prompts.read(self.at, self.clock))))
+        read = prompts.read(self.at, self.clock)
+        groups = self._scored(dict(enumerate(read, self.begun)))
         self.sampled += groups
+        self.begun += len(read)
         return groups
 
     def passed(self, groups: list[Group], rules: Sequence[SamplingRule]) -> list[Group]:

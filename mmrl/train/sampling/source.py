@@ -103,6 +103,8 @@ class PromptSource(PromptStream):
             place = self.draw()
             if place not in self.quarantine:
                 drawn.append((place, sum(self.taken.values())))
+            elif self.epoch_filter:
+                self.epoch_filter.leave_out(place)
         return drawn
 
     def _read(self, places: Mapping[int, PromptIndex]) -> dict[int, EncodedPrompt | _Broken | None]:
@@ -125,6 +127,8 @@ class PromptSource(PromptStream):
         if place in self.quarantine:  # drawn twice in the same call
             return
         self.quarantine.add(place)
+        if self.epoch_filter:
+            self.epoch_filter.leave_out(place)
         run = self.run
         run.warn(f"{place[0]} {broken.name}", f"left out {broken.name}: {broken.why}")
         if len(self.quarantine) > max_broken(drawn, len(self)):

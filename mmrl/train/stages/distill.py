@@ -60,7 +60,7 @@ class DistillSteps(Steps):
             rl = RlStage(kind="rl", steps=1)  # signals read an rl stage; this one has no penalty in the reward
             signals = Signals(rollouts, [Score(0.0)] * len(rollouts), rl, measure=lambda names: self.measure(rollouts, names))
             credit = self.algorithm.credit(signals)
-            metrics["divergence"] = -credit.advantages.sum().item() / sum(lengths)  # estimated from the sampled tokens
+            metrics["divergence"] = -credit.advantages.sum().item() / max(sum(lengths), 1)  # estimated from the sampled tokens
         return metrics | self.update(self.pack(rollouts, credit))
 
     def _collect(self, taken: Mapping[int, EncodedPrompt]) -> dict[int, list[Rollout]]:
@@ -69,7 +69,7 @@ class DistillSteps(Steps):
         sampling = {label: run.sampling(label, seed) for label in run.tasks}
         groups = collect_groups(self.collector, taken, size, sampling, run.at.step)
         if self.collector.with_expert:
-            groups = [[run.policy.following(r) for r in group if r.num_calls] for group in groups]
+            groups = [[run.policy.following(r) if r.num_calls else r for r in group] for group in groups]  # a lost one has none
         return dict(zip(taken, groups, strict=True))
 
 

@@ -68,12 +68,13 @@ class RecapSteps(Steps):
         self.run.report_failures(sampled.everything)
         self.run.consistent = False  # until the step is counted: the experience changes, and then the weights
         fresh = [self.remembered(r) for r in sampled.rollouts if isinstance(r, Trajectory) and r.data is not None]
-        metrics = self.learner.judged(fresh) if fresh else {}
+        metrics = {"recap/calls": 0.0} | (self.learner.judged(fresh) if fresh else {})
         for episode in fresh:
             self.experience.add(episode)
         kept_N = torch.tensor([torch.nan if score.value is None else 1.0 for score in sampled.scores])
         self.record(sampled, Credit(advantages=kept_N))
-        metrics |= self.learn()
+        if len(self.experience):  # all episodes so far may be lost
+            metrics |= self.learn()
         self.run.clock.add(sampled.seconds)
         self.source.tell(outcomes(sampled.sampled, 0.5))
         return rl_metrics(sampled.rollouts, sampled.scores, kept_N) | sampled.counts | metrics

@@ -10,13 +10,14 @@ import torch
 
 from mmrl.algorithms.kl import adapted
 from mmrl.algorithms.loss import negative_log_likelihood
-from mmrl.algorithms.signals import Signals
+from mmrl.algorithms.signals import ENVIRONMENT, Signals
 from mmrl.api.errors import PluginError
 from mmrl.api.seeds import derive
 from mmrl.config.sections import CriticConfig, RlStage
 from mmrl.policies.batches import Credit
 from mmrl.policies.critic import Critic
 from mmrl.policies.reference import Reference
+from mmrl.rollout.environments import has_environment
 from mmrl.train.metrics import rl_metrics
 from mmrl.train.position import StepIndex
 from mmrl.train.sampling.angles import measure_step, order_prompts
@@ -115,7 +116,7 @@ class RlSteps(Steps):
         self.run.report_failures(sampled.everything)
         self.foresee(sampled)
         rollouts, groups = sampled.rollouts, sampled.groups
-        if sampled.idle:
+        if sampled.idle or not any(r.length for r in rollouts):  # all episodes may be lost
             return Credit(advantages=torch.full((len(rollouts),), torch.nan))
         signals = Signals(
             rollouts,
@@ -140,7 +141,8 @@ class RlSteps(Steps):
         """The reward of the greedy completion of each rollout's prompt, float32 [N]; NaN if its score failed."""
         tried = self.direct.greedy(sampled.groups, at, self.run.clock)
         self.run.report_failures(tried)
-        rewards = [torch.nan if s.value is None else s.value for g in tried for s in g.scores]
+        both = [(r, s) for g in tried for r, s in zip(g.rollouts, g.scores, strict=True)]
+        rewards = [torch.nan if s.value is None else s.value + r.environment_reward for r, s in both]
         return torch.tensor([rewards[r.group] for r in sampled.rollouts])
 
     def progress(self, at: StepIndex) -> float:
@@ -148,9 +150,12 @@ class RlSteps(Steps):
         return at.stage_step / max(1, self.stage.steps - 1)
 
     def parts(self, task: str, sampled: Sampled) -> dict[str, float]:
-        """Reward part -> weight: the verifiers or the label-free reward, and the penalty of long completions."""
+        """Reward part -> weight: the verifiers or the label-free reward, what is paid for lengths and, in a smoke run, for
+        spread, and what an environment pays."""
         own = dict(sampled.weights[task]) if self.stage.labels == "task" else {self.stage.labels: 1.0}
-        return own | ({"overlong": 1.0} if self.stage.overlong_buffer else {})
+        played = self.run.tasks[task].simulation is not None or has_environment(self.run.tasks[task])
+        paid = {"overlong": self.stage.overlong_buffer, "length": self.stage.length, "smoke": self.config.smoke}
+        return own | {name: 1.0 for name, on in (paid | {ENVIRONMENT: played}).items() if on}
 
     # -- the update -------------------------------------------------------------------------------------------------------
 

@@ -58,7 +58,7 @@ class Trackers:
         for id, tracker in list(self._trackers.items()):
             with self._surviving(id, "log"):
                 tracker.log(step, metrics)
-            if self._failures.get(id, 0) == PATIENCE:
+            if self._failures.get(id, 0) >= PATIENCE:  # more if `rollouts` failed in between
                 del self._trackers[id]
                 self.folder.error(step, f"tracker {id}", f"failed {PATIENCE} times in a row: it gets no more metrics of this run")
 

@@ -25,10 +25,12 @@ from mmrl.run_folder.reader import step_entries
 from mmrl.run_folder.validated import parsed
 from mmrl.ui.board.column_store import Columns, number
 
-VERSION = 4
+VERSION = 5
 """Version of the tables below: an index of another version is rebuilt."""
 READ = 4 << 20
 """Bytes that are read from a file in one call."""
+MARK = 4096
+"""Bytes before the place up to which `metrics.jsonl` is indexed that tell whether it is still the same file."""
 MOST_BYTES, MOST_ROWS, MOST_EVALS = 8 << 30, 2_000_000, 50_000
 """Bytes of `metrics.jsonl`, rows of steps, and evaluations, from which on no more are indexed."""
 EVAL = 4000
@@ -150,7 +152,10 @@ class Index:
                 raise
             return
         inode = self.fact("inode")
-        if about.st_size < at or (inode and inode != about.st_ino):  # a run that resumes at an earlier step rewrites the file
+        other = about.st_size < at or (inode and inode != about.st_ino)
+        if not other and 0 < at < about.st_size:  # after two resumes the new file may have the old inode
+            other = self._mark(path, at) != self.fact("mark")
+        if other:  # a run that resumes at an earlier step rewrites the file
             for table in ("columns", "evals"):
                 self.db.execute(f"DELETE FROM {table}")
             self._set(self.db, errors_at=0, **_NOTHING)
@@ -167,7 +172,15 @@ class Index:
             self._set(self.db, at=at, inode=about.st_ino, broken=self.fact("broken") + broken, full=int(full))
             if at == before or time.monotonic() > end:
                 break
-        self._set(self.db, names_left=self.names.left, left_out=json.dumps(self._left_out()))
+        found = {"names_left": self.names.left, "left_out": json.dumps(self._left_out())}
+        self._set(self.db, mark=self._mark(path, at), **found)
+
+    @staticmethod
+    def _mark(path: Path, at: int) -> str:
+        """A checksum of what a file has just before byte `at`."""
+        with open_regular_file(path) as file:
+            file.seek(max(0, at - MARK))
+            return hashlib.sha256(file.read(min(at, MARK))).hexdigest()
 
     def _left_out(self) -> list[str]:
         """Lines about what of `metrics.jsonl` is not in the index."""
@@ -263,7 +276,7 @@ class Index:
         self.db.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", ((place[0], words) for place, words in batch))
 
 
-_NOTHING = {"rows": 0, "at": 0, "broken": 0, "evals": 0, "full": 0, "names_left": 0, "left_out": "[]"}
+_NOTHING = {"rows": 0, "at": 0, "broken": 0, "evals": 0, "full": 0, "names_left": 0, "left_out": "[]", "mark": ""}
 """Facts of an index without metrics."""
 
 

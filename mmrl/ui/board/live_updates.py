@@ -217,11 +217,12 @@ class UpdateHub:
         with self.lock:
             to = [queue for queue, runs in self.pages.items() if (message["run"] in runs if runs else message["kind"] in LISTED)]
         for queue in to:
+            told = message
             if queue.qsize() >= MOST:
                 while not queue.empty():
                     queue.get_nowait()
-                message = {"kind": "steps", "run": message["run"], "reload": True}
-            queue.put_nowait(message)
+                told = {"kind": "steps", "run": message["run"], "reload": True}
+            queue.put_nowait(told)
 
 
 LISTED = ("state", "removed")

@@ -82,29 +82,38 @@ class Found:
 
 
 def search(db: sqlite3.Connection, wanted: Wanted, limit: int) -> Found:
-    """A page of at most `limit` groups with matching rollouts."""
+    """A page of at most `limit` groups with matching rollouts. A group of an earlier page comes again only in a search for
+    words, where to look for it would take too long."""
     where, values = _conditions(wanted)
     column, down = {"newest": ("step", True), "oldest": ("step", False)}.get(wanted.sort, ("reward", wanted.sort == "best"))
     if column == "reward":
         where.append("reward IS NOT NULL")
-    after = _cursor(wanted.after)
+    after, earlier = _cursor(wanted.after), ""
     if after:
         sign = "<" if down else ">"
-        where.append(f"({column} {sign} ? OR ({column} = ? AND (step < ? OR (step = ? AND line > ?))))")
+        later = f"({column} {sign} ? OR ({column} = ? AND (step < ? OR (step = ? AND line > ?))))"
+        of_group = ("step = ?", "grp IS ?", "task = ?")
+        if not wanted.q:
+            earlier = f"SELECT 1 FROM rollouts WHERE {' AND '.join([*of_group, *where, f'NOT {later}'])} LIMIT 1"
+        where.append(later)
         values += [after[0], after[0], after[1], after[1], after[2]]
     order = f"{column} {'DESC' if down else 'ASC'}, step DESC, line"
     chosen = " AND ".join(where) or "1"
     text = f"SELECT {column}, step, line, grp, task FROM rollouts WHERE {chosen} ORDER BY {order} LIMIT {SCANNED}"
     groups: dict[tuple[int, int | None, str], None] = {}
+    before: dict[tuple[int, int | None, str], bool] = {}
     hits: set[tuple[int, int]] = set()
     last, full, seen = None, False, 0
     for value, step, line, group, task in db.execute(text, values):
         key = (step, group, task)
-        if key not in groups and len(groups) == limit:
-            full = True
-            break
-        groups[key] = None
-        hits.add((step, line))
+        if key not in before:
+            before[key] = bool(earlier) and db.execute(earlier, (*key, *values)).fetchone() is not None
+        if not before[key]:
+            if key not in groups and len(groups) == limit:
+                full = True
+                break
+            groups[key] = None
+            hits.add((step, line))
         last, seen = (value, step, line), seen + 1
     more = last is not None and (full or seen == SCANNED)
     return Found(groups=list(groups), hits=hits, after=json.dumps(last) if more else "")

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import platform
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from mmrl.api.errors import shorten
 from mmrl.run_folder import validated
 from mmrl.run_folder.bounded import LINE, json_object, toml_table
 from mmrl.run_folder.excerpt import size_of, tail
-from mmrl.run_folder.files import reason
+from mmrl.run_folder.files import contents, reason
 from mmrl.run_folder.writer import ENDED
 from mmrl.ui.board.run_paths import NotFound, NotShown, RunPaths
 
@@ -161,17 +162,21 @@ def stage_at(plan: Sequence[Mapping[str, Any]], step: int) -> str:
 
 
 def is_held(lock: Path) -> bool:
-    """Whether a process holds a lock file. The lock itself is not tried, since a starting run must get it. On systems without
-    /proc/locks a run counts as running for ten minutes after it last wrote metrics."""
+    """Whether a process holds a lock file. The lock itself is not tried, since a starting run must get it. Where its locks can't
+    be seen, on another machine or a system without /proc/locks, a run counts as running for ten minutes after it last wrote
+    metrics."""
     try:
         inode = os.stat(lock).st_ino
     except OSError:
         return False
     try:
         with open("/proc/locks", encoding="ascii") as file:
-            return any(line.split()[-3].endswith(f":{inode}") for line in file if " FLOCK " in line and "->" not in line)
+            if any(line.split()[-3].endswith(f":{inode}") for line in file if " FLOCK " in line and "->" not in line):
+                return True
+        place = contents(lock, LINE)
     except OSError:
         return _written(lock.with_name("metrics.jsonl"))
+    return place not in (b"", platform.node().encode()) and _written(lock.with_name("metrics.jsonl"))
 
 
 def _written(file: Path) -> bool:
@@ -186,7 +191,7 @@ def _ends(path: Path) -> Ends:
     ends = Ends(errors=tail(path / "errors.jsonl", TAIL))
     metrics = path / "metrics.jsonl"
     rows = tail(metrics, TAIL)
-    if not rows and size_of(metrics) > TAIL:  # the last line alone is longer
+    if not any("metrics" in row for row in rows) and size_of(metrics) > TAIL:  # a longer line, or an evaluation of many tasks
         rows = tail(metrics, LINE)
     for row in rows:
         if "metrics" in row:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from itertools import islice, pairwise
+from itertools import accumulate, islice, pairwise, takewhile
 from types import MappingProxyType
 from typing import Any
 
@@ -35,10 +36,16 @@ def table(steps: Sequence[Mapping[str, Any]]) -> dict[str, Points]:
     return points
 
 
-def boundaries(steps: Sequence[Mapping[str, Any]]) -> list[tuple[float, str]]:
-    """(x, stage) of each of the first changes of stage; x lies half a step before the stage's first step."""
+def boundaries(steps: Sequence[Mapping[str, Any]], planned: Sequence[Mapping[str, Any]] = ()) -> list[tuple[float, str]]:
+    """(x, stage) of each of the first changes of stage; x lies half a step before the stage's first step. planned: the run file's
+    stages, which separate consecutive stages of one kind."""
+    ends = [*accumulate(takewhile(bool, (stage.get("steps") for stage in planned[:-1])))]
+
+    def place(row: Mapping[str, Any]) -> tuple[int, str]:
+        return bisect_left(ends, row["step"]), row["stage"]
+
     changes = (
-        (after["step"] - 0.5, after["stage"][:LABEL]) for before, after in pairwise(steps) if before["stage"] != after["stage"]
+        (after["step"] - 0.5, after["stage"][:LABEL]) for before, after in pairwise(steps) if place(before) != place(after)
     )
     return list(islice(changes, BOUNDARIES))
 
@@ -64,8 +71,8 @@ def stages(
 def arranged(keys: Collection[str]) -> list[tuple[str, list[tuple[Chart, list[str]]]]]:
     """(section, (chart, its metrics)) of all charts with data; metrics outside the catalogue come last, each in a chart of its
     own."""
-    one_task = sum(fnmatchcase(key, "task/*/zero_std_share") for key in keys) == 1  # its metrics equal those of all tasks
-    left = [key for key in keys if key not in HIDDEN and not (one_task and key.startswith("task/"))]
+    one_task = sum(fnmatchcase(key, "task/*/zero_std_share") for key in keys) == 1  # charts of all tasks show its metrics
+    left = [key for key in keys if key not in HIDDEN]
     sections = []
     for title, charts in SECTIONS:
         filled = []
@@ -74,16 +81,17 @@ def arranged(keys: Collection[str]) -> list[tuple[str, list[tuple[Chart, list[st
             if chart.stacked:
                 drawn.sort(key=lambda key: PARTS.index(part) if (part := key.partition("/")[2]) in PARTS else len(PARTS))
             left = [key for key in left if key not in drawn]
-            if drawn and not (chart.several and len(drawn) == 1):
+            again = len(drawn) == 1 or (one_task and all(key.startswith("task/") for key in drawn))
+            if drawn and not (chart.several and again):
                 filled.append((chart, drawn))
         sections.append((title, filled))
     other = [(Chart(title=key, keys=(key,), spiky=True, hint="A metric of a plugin."), [key]) for key in sorted(left)]
     return [(title, filled) for title, filled in (*sections, ("Other metrics", other)) if filled]
 
 
-def curves(steps: Sequence[Mapping[str, Any]]) -> str:
-    """All sections of charts with data, as HTML."""
-    metrics, marks = table(steps), boundaries(steps)
+def curves(steps: Sequence[Mapping[str, Any]], planned: Sequence[Mapping[str, Any]] = ()) -> str:
+    """All sections of charts with data, as HTML. planned: see `boundaries`."""
+    metrics, marks = table(steps), boundaries(steps, planned)
     sections = []
     for title, charts in arranged(metrics):
         cards = [card for chart, keys in charts for card in _cards(chart, {key: metrics[key] for key in keys}, marks)]
@@ -205,5 +213,8 @@ def name_of(key: str, several: bool) -> str:
     head, _, rest = key.partition("/")
     if head != "task":
         return rest or key
-    task, reward, part = rest.partition("/reward/")
-    return f"{task}: {part}" if reward else rest.rpartition("/")[0]
+    for between in ("/reward/", "/weight/"):
+        task, found, part = rest.partition(between)
+        if found:
+            return f"{task}: {part}"
+    return rest.rpartition("/")[0]

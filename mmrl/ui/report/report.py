@@ -45,7 +45,7 @@ def page(run: RunData) -> str:
         evaluations.section(run),
         episodes.section(run),
         alarms.section(run),
-        curves(run.steps),
+        curves(run.steps, run.config.get("stages") or ()),
         gallery(run),
         _details(run),
     ]
@@ -87,7 +87,8 @@ def _headline(run: RunData) -> str:
     """The top of the report: metrics before and after training, wall time and its parts. Runs with many tasks have a table
     below instead of cards."""
     results = _results(run)
-    evaluations = evaluation_card(run.evals, boundaries(run.steps), run.config.get("evaluate") or {})
+    marks = boundaries(run.steps, run.config.get("stages") or ())
+    evaluations = evaluation_card(run.evals, marks, run.config.get("evaluate") or {})
     cards = "".join(_intervals(task, rows) for task, rows in results.items()) if len(results) <= CARDS else ""
     return f'<section class="headline">{cards}{evaluations}{_tiles(run)}</section>'
 

@@ -205,6 +205,13 @@ class Labelled(Data):
         self._keep(wanted, "labels and most, or shares")
         self._known = sorted(known) if self.labels == "all" else [] if self.labels == "present" else list(self.labels)
 
+    def own_labels(self, row: Mapping[str, Any]) -> list[str]:
+        """The row's own labels; none if it has none, or if the option lists others. Raises ValueError for anything but a list."""
+        own = row.get("labels") if isinstance(self.labels, str) else None
+        if own is not None and not isinstance(own, list):
+            raise ValueError(f"its labels are {own!r:.60} and not a list of names")
+        return list(map(str, own or ()))
+
 
 @dataclass(kw_only=True, eq=False)
 class CountData(Labelled):
@@ -243,8 +250,8 @@ class CountData(Labelled):
         if any(not one["label"].strip() for one in objects):
             raise ValueError("an object has no label")
         there = list(dict.fromkeys(one["label"] for one in objects))
-        own = row.get("labels") if isinstance(self.labels, str) else None
-        labels = list(map(str, own)) + there if own else there if self.labels == "present" else self._known
+        own = self.own_labels(row)
+        labels = own + there if own else there if self.labels == "present" else self._known
         if not labels:
             raise ValueError("it has no objects, and no labels to ask for")
         by_count: dict[int, list[str]] = {}
@@ -276,8 +283,8 @@ class DetectData(Labelled):
             raise ValueError("an object has no label")
         there = list(dict.fromkeys(one["label"] for one in objects))
         wanted = there if self.labels == "present" else self._known
-        if row.get("labels") and isinstance(self.labels, str):
-            wanted = list(dict.fromkeys([*map(str, row["labels"]), *there]))
+        if own := self.own_labels(row):
+            wanted = list(dict.fromkeys([*own, *there]))
         if not asked:
             objects = [one for one in objects if one["label"] in wanted]
         more = {

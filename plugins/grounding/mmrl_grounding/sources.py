@@ -6,6 +6,7 @@ unusable row raises when it is read, and the message names its file and line, or
 
 from __future__ import annotations
 
+import hashlib
 import math
 from array import array
 from collections.abc import Callable, Mapping, Sequence
@@ -43,7 +44,8 @@ class Chosen(DataTable):
 def source(path: str, images: str | None, box_format: str | None, split_of: Callable[[str], str]) -> Chosen:
     """The rows of one file, or of several joined by ':'; `images` is then one folder for each of them, or one for all.
 
-    split_of: the split of a picture, by its path as the row gives it, so that no picture is in two splits.
+    split_of: the split of a picture, by its path as the row gives it, or by a hash of its bytes, so that no picture is in two
+    splits.
 
     A row is `{"id", "image", "question", "expression", "objects", "count"}`; objects are `{"bbox_2d": [x1, y1, x2, y2],
     "label"}`, unchecked; count is the number of objects, if the row gives it. box_format: xywh or xyxy; by default the convention
@@ -137,6 +139,8 @@ def _outline(row: Mapping[str, Any] | None) -> tuple[str, int]:
         return "", 1
     image = _first(row, IMAGE_KEYS)
     image = image[0] if isinstance(image, list) and image else image
+    if isinstance(image, bytes):  # a picture in the table
+        image = hashlib.sha256(image).hexdigest()
     texts = _first(row, TEXT_KEYS)
     return image if isinstance(image, str) else "", len(texts) if isinstance(texts, list) and texts else 1
 

@@ -52,10 +52,11 @@ def accuracy(case: Case) -> float:
 
 
 def _arrays(boxes: list[Any], points: list[Any]) -> tuple[np.ndarray, np.ndarray] | None:
-    """[M, 4] and [M, 2], or None for lists that numpy can't convert to such arrays."""
+    """[M, 4] and [M, 2], or None for lists that numpy can't convert to such arrays, or compute with."""
     made = [np.array(rows) for rows in (boxes, points)]
-    for array, entries, kinds in zip(made, (4, 2), ("iufO", "biufO"), strict=True):  # numpy can't subtract booleans
-        if array.shape != (len(boxes), entries) or array.dtype.kind not in kinds:
+    # numpy can't subtract booleans, nor take the root of huge integers, which are objects, as null is
+    for array, entries, kinds in zip(made, (4, 2), ("iufO", "biuf"), strict=True):
+        if array.shape != (len(boxes), entries) or array.dtype.kind not in kinds or any(v is None for v in array.flat):
             return None
     return made[0].astype(float), made[1].astype(float)
 

@@ -6,12 +6,13 @@ import re
 from pathlib import Path
 
 import pytest
-from mmrl_grounding import verifiers, vision_reasoner
+from mmrl_grounding import sources, verifiers, vision_reasoner
 from mmrl_grounding.data_task import CountData, DetectData, PointData, ReferData
 from PIL import Image
 
 from broken_rows import faults_of
 from mmrl import Case, UserError
+from mmrl.api.tasks.tables import DataTable
 from mmrl.registry import plugins
 from mmrl.testing import check_plugin
 
@@ -61,6 +62,16 @@ def test_no_picture_is_in_two_splits_and_shares_are_kept(files, pictures):
     assert len(own.prompts("train", 0)) == 24 and len(own.prompts("test", 0)) == 48
     with pytest.raises(UserError, match="there is no split 'dev': choose one of train, test"):
         own.prompts("dev", 0)
+
+
+def test_rows_about_one_embedded_picture_are_in_one_split(pictures, monkeypatch):
+    rows = [
+        {"image": (pictures / f"{i // 4}.png").read_bytes(), "expression": f"thing {i}", "bbox": [1, 2, 9, 9]} for i in range(96)
+    ]
+    monkeypatch.setattr(sources, "_table", lambda path: DataTable(path, len(rows), rows.__getitem__))
+    task = ReferData(path="refs.parquet", shares={"train": 0.5, "test": 0.5})
+    seen = {split: {p.images[0] for p in task.prompts(split, 0)} for split in task.splits}
+    assert len(seen["train"]) + len(seen["test"]) == 24 and not seen["train"] & seen["test"]
 
 
 def test_prompts_word_for_word(files, pictures):
@@ -260,6 +271,14 @@ def test_a_bad_row_is_named_by_file_and_line(files, pictures, change, how, messa
     assert 1 <= len(faults) <= 2
     for fault in faults:
         assert re.search(message, fault) and files["refcoco"] in fault, fault
+
+
+@pytest.mark.parametrize("kind", [DetectData, CountData])
+def test_labels_of_a_row_are_a_list(pictures, tmp_path, kind):
+    rows = [{"image": "1.png", "objects": [{"bbox_2d": [1, 2, 9, 9], "label": "cat"}], "labels": own} for own in (["dog"], "dog")]
+    (tmp_path / "own.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (fault,) = faults_of(kind(path=str(tmp_path / "own.jsonl"), images=str(pictures), shares={"train": 1}))
+    assert "own.jsonl line 2: its labels are 'dog' and not a list of names" in fault
 
 
 def test_a_broken_picture_is_named(files, pictures):

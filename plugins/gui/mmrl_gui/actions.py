@@ -148,8 +148,8 @@ def made(name: str, fields: Mapping[str, Any], numbers: Numbers, elements: Seque
             raise NoAction(f"{name} says no key")
     if kind not in ("type", "key", "open", "answer"):
         text = ""
-    if kind not in (*_POINTED, "scroll"):
-        at = None
+    if kind not in (*_POINTED, "scroll") or (kind == "scroll" and at is not None and max(at) < 0):
+        at = None  # GUI-R1 writes -100, -100 for none
     return Action(
         kind=kind,  # type: ignore[arg-type]  # one of SAME's
         at=at,

@@ -189,12 +189,13 @@ class Episodes(Task):
         for last in range(TRIES):
             screen = self.screens.open(elements=self.numbered)
             try:
-                return screen.start(page, seed), screen.expert_action()
+                try:
+                    return screen.start(page, seed), screen.expert_action()
+                finally:
+                    screen.close()  # may fail as well
             except EnvironmentFailed as why:
                 if last + 1 == TRIES:
                     raise UserError(f"page {page!r} can't be shown, tried {TRIES} times: {why}") from why
-            finally:
-                screen.close()
         raise AssertionError
 
     def seen(self, shown: ScreenObservation, instruction: str) -> ScreenObservation:

@@ -6,9 +6,11 @@ The keys of a row decide its form: a whole episode (`steps`, or lists of `screen
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -47,6 +49,10 @@ class Steps(DataTable):
     """Step -> key that decides its split: its episode, so that none is in two splits."""
     won: tuple[bool, ...] = ()
     """Step -> whether its episode succeeded; True if the row doesn't say."""
+    orders: tuple[float, ...] = ()
+    """Step -> its number in its episode, which the row says."""
+    stride: float = 1.0
+    """Smallest distance of the numbers of two steps."""
 
     def location(self, index: int) -> str:
         table, row, step = self.places[index]
@@ -58,12 +64,13 @@ class Steps(DataTable):
         return own[: own.index(index)]
 
     def later(self, index: int, k: int) -> Any:
-        """The picture k steps after a step; None if the episode ends before."""
+        """The picture k steps after a step; None if the episode ends before, or the table leaves that step out."""
         own = self.episodes[self.of[index]]
-        at = own.index(index) + k
-        if at < len(own):
-            return self[own[at]]["image"]
-        return self[own[-1]]["final"] if at == len(own) else None
+        wanted = self.orders[index] + k * self.stride
+        for number in own:
+            if math.isclose(self.orders[number], wanted):
+                return self[number]["image"]
+        return self[own[-1]]["final"] if math.isclose(self.orders[own[-1]] + self.stride, wanted) else None
 
 
 def steps(tables: list[Table]) -> Steps:
@@ -77,10 +84,15 @@ def steps(tables: list[Table]) -> Steps:
                 found.setdefault(one.episode, []).append((one.order, one.place))
                 known[one.episode] = (one.key, one.won)
     places: list[Place] = []
+    orders: list[float] = []
     episodes: list[tuple[int, ...]] = []
+    strides: set[float] = set()
     for own in found.values():
         episodes.append(tuple(range(len(places), len(places) + len(own))))
-        places += [place for _, place in sorted(own)]
+        own.sort()
+        places += [place for _, place in own]
+        orders += [order for order, _ in own]
+        strides.update(b - a for (a, _), (b, _) in pairwise(own) if a < b)
     of = [number for number, own in enumerate(episodes) for _ in own]
     about = [known[name] for name in found]
 
@@ -105,6 +117,8 @@ def steps(tables: list[Table]) -> Steps:
         of=tuple(of),
         keys=tuple(about[e][0] for e in of),
         won=tuple(about[e][1] for e in of),
+        orders=tuple(orders),
+        stride=min(strides, default=1.0),
     )
 
 

@@ -51,7 +51,7 @@ FORMS = [
     ("swipe up", Action(kind="scroll", direction="down")),
     ('{"action_type": "scroll", "direction": "Left "}', Action(kind="scroll", direction="left")),
     ('{"action": "scroll", "coordinate": [5, 6], "pixels": -120}', Action(kind="scroll", at=(5, 6), direction="down")),
-    ("[{'action': 'scroll', 'input_text': 'up'}]", Action(kind="scroll", direction="up")),
+    ("[{'action': 'scroll', 'point': [-100, -100], 'input_text': 'up'}]", Action(kind="scroll", direction="up")),
     ("type hello, {you}", Action(kind="type", text="hello, {you}")),
     ('type " two\\nlines "', Action(kind="type", text=" two\nlines ")),
     ('{"action_type": "input_text", "text": "hello"}', Action(kind="type", text="hello")),

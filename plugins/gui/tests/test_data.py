@@ -239,6 +239,14 @@ def test_pairs_are_screens_k_steps_apart(recording, files, pictures):
     assert len(every(Inverse(path=files["pairs"], images=str(pictures), shares={"test": 1}))) == 24
 
 
+def test_pairs_go_by_the_numbers_of_steps_where_some_are_left_out(files, pictures):
+    rows = [json.loads(line) for line in Path(files["steps"]).read_text().splitlines()]
+    left = [row for row in rows if (row["episode_id"], row["index"]) != (rows[0]["episode_id"], 2)]
+    Path(files["steps"]).write_text("".join(json.dumps(row) + "\n" for row in left))
+    for k, count in ((1, 20 - 2), (2, 16 - 2)):
+        assert len(every(Inverse(path=files["steps"], images=str(pictures), k=k, shares={"test": 1}))) == count
+
+
 def test_equal_screens_say_nothing(recording):
     folder = Path(recording)
     (folder / "page-5-1.png").write_bytes((folder / "page-5-0.png").read_bytes())

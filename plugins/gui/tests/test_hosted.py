@@ -16,6 +16,7 @@ import pytest
 from mmrl_gui.episodes import Episodes
 from mmrl_gui.hosted.android import AndroidWorld, json_action
 from mmrl_gui.hosted.osworld import OSWorld, pyautogui
+from mmrl_gui.hosted.servers import Server
 from PIL import Image
 
 from mmrl import EnvironmentFailed, UserError
@@ -266,6 +267,39 @@ def test_the_task_of_episodes_plays_them(phone):
     reply = play.step('{"action": "open", "text": "Clock"}')
     assert reply.terminated and reply.outcome["success"] == 1.0, reply
     play.close()
+
+
+def test_a_prompt_is_tried_again_when_its_screen_can_not_be_put_away(phone):
+    task = Episodes(simulator="gui/android-world", options={"servers": [phone.address]}, pages=["ClockOpen"])
+    prompts = task.prompts("train", 0)
+    phone.broken = {"/task/tear_down": 500}
+    with pytest.raises(UserError, match=r"page 'ClockOpen' can't be shown, tried 3 times: .*/task/tear_down answers 500"):
+        prompts[0]
+    phone.broken = {}
+    assert prompts[0].meta["page"] == "ClockOpen"
+
+
+@pytest.mark.parametrize(
+    ("reply", "why"),
+    [
+        (b"RFB 003.008\n", "/x answers no HTTP: BadStatusLine"),  # a port of VNC
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n10\r\nabc", "/x answers no HTTP: IncompleteRead"),
+        (b"HTTP/1.1 500 No\r\nTransfer-Encoding: chunked\r\n\r\n10\r\nabc", "/x answers 500: no text"),
+    ],
+)
+def test_what_is_no_reply_loses_the_episode_in_one_line(reply, why):
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def answer() -> None:
+            asking, _ = listening.accept()
+            with asking:
+                asking.recv(4096)
+                asking.sendall(reply)
+
+        threading.Thread(target=answer, daemon=True).start()
+        with pytest.raises(EnvironmentFailed, match=why) as error:
+            Server(f"http://127.0.0.1:{listening.getsockname()[1]}", 2.0).ask("/x")
+    assert "\n" not in str(error.value)
 
 
 def test_servers_that_fail_lose_the_episode_in_one_line(phone):

@@ -161,7 +161,7 @@ def _filled(chat: Sequence[Mapping[str, str]], row: Mapping[str, Any], at_front:
                 f"its text has {places.count(kind)} times <{kind}>, and the row {len(media[kind])} under {MEDIA[kind][0]}"
             )
     left = {kind: iter(found) for kind, found in media.items()}
-    front = [kind for kind, missing in lacking.items() for _ in range(missing)]
+    front = [kind for kind, missing in reversed(lacking.items()) for _ in range(missing)]  # videos first, as in ms-swift
     messages: list[dict[str, Any]] = []
     for turn in chat:
         kinds = front if turn["role"] == "user" else []

@@ -1,8 +1,9 @@
 """OpenEnv, both ways: a task served over HTTP and WebSocket, and an OpenEnv environment as an environment of a task.
 
 A session plays an episode: `reset(split=, index=)` shows a prompt, `step({"text": ...})` answers it. The observation has the
-messages that the policy reads next, in OpenAI's form with images as data URLs, and at the end the judge's score as `reward`. A
-score that is missing (a verifier or an environment failed) is `reward` None with `metadata["missing"]`; it is never 0.
+messages that the policy reads next, in OpenAI's form with images as data URLs, and at the end the judge's score as `reward`, with
+what the task's own environment gave; before the end there is none, so the sum over steps is the score, too. A score that is
+missing (a verifier or an environment failed) is `reward` None with `metadata["missing"]`; it is never 0.
 """
 
 from __future__ import annotations
@@ -120,7 +121,7 @@ def _environment(server: Any, task: OpenTask, max_turns: int, observation: Any) 
             self._state.step_count += 1
             if not episode.done:
                 shown = encode(reply.messages)[0]
-                return observation(messages=shown, reward=reply.reward or None, prompt_id=episode.prompt.id)
+                return observation(messages=shown, prompt_id=episode.prompt.id)  # what the turn earned is in the score
             score: Score = episode.score()
             missing = {"missing": score.detail or episode.failure} if score.value is None else {}
             return observation(

@@ -79,17 +79,17 @@ class TrlRewards(ForeignRewards):
         conversational: bool = True,
     ) -> Score:
         said = [{"role": "assistant", "content": case.completion}] if conversational else case.completion
-        columns: dict[str, Any] = {str(k): [v] for k, v in case.meta.items()} | {answer: [case.answer]}
-        columns |= {"prompts": [[]], "completion_ids": [[]]}
+        columns: dict[str, Any] = {"completions": [], **{str(k): [v] for k, v in case.meta.items()}, answer: [case.answer]}
+        columns |= {"completions": [said], "prompts": [[]], "completion_ids": [[]]}
         if self.whole and isinstance(case.rollout, Conversation):
             turns = case.rollout.turns
             columns["prompts"] = [[*case.rollout.prompt.messages]] if conversational else [case.rollout.prompt.text]
             columns["completion_ids"] = [[id for turn in turns for id in turn.token_ids]]
             columns["images"] = [case.images]
-        own = {"trainer_state": None, "log_extra": _ignore, "log_metric": _ignore}
+        columns |= {"trainer_state": None, "log_extra": _ignore, "log_metric": _ignore}
 
         def call(function: Any, case: Case) -> Any:
-            found = _done(_call(function, completions=[said], **columns, **own))
+            found = _done(_call(function, **columns))
             if not isinstance(found, str | bytes | Mapping) and hasattr(found, "__len__") and hasattr(found, "__getitem__"):
                 if len(found) != 1:
                     raise ForeignError(f"returned {len(found)} rewards for one completion")
@@ -152,8 +152,8 @@ def _told(name: str, call: Callable[[Any, Case], Any], case: Case) -> Any:
         raise ForeignError(f"{name} {error}") from error.__cause__
 
 
-def _call(function: Any, **arguments: Any) -> Any:
-    """Call a function. Raises ForeignError for one with another signature."""
+def _call(function: Any, /, **arguments: Any) -> Any:
+    """Call a function; a data set's column may have any name. Raises ForeignError for one with another signature."""
     try:
         inspect.signature(function).bind(**arguments)
     except TypeError as error:

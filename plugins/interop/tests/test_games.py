@@ -1,5 +1,8 @@
 """Games as tasks: VAGEN's form and plainer ones, the two that are bundled, and games that misbehave."""
 
+import os
+import resource
+
 import pytest
 from mmrl_interop.game_task import FrozenLakeTask, GameTask, SokobanTask, success
 
@@ -280,3 +283,21 @@ def test_a_game_that_heeds_no_signal_is_killed(games):
         played(task, "deaf")
     assert played(task, "end")[0].terminated
     task.worlds.close()
+
+
+def test_a_process_with_many_open_files_plays(games):
+    """A learner with some hundred processes has descriptors above 1023."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = 2048 if hard == resource.RLIM_INFINITY else min(hard, 2048)
+    if most < 1200:
+        pytest.skip("this system allows few open files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
+    held = [os.open(os.devnull, os.O_RDONLY) for _ in range(1050)]
+    task = GameTask(f"{games}:Bad", processes=1)
+    try:
+        assert task.prompts("train", 0)[0].text == "Go."
+    finally:
+        task.worlds.close()
+        for descriptor in held:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

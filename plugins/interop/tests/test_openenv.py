@@ -64,6 +64,19 @@ def test_gold_is_paid_and_wrong_answers_are_not():
         assert env.step({"text": "nine"}).reward < paid.reward
 
 
+def test_the_sum_over_turns_is_the_score():
+    """Whoever adds up the steps' rewards, as `interop/openenv` does, and whoever takes the last one, gets the same."""
+    with served("interop/sokoban") as (task, url), contextlib.closing(OpenEnvEnvironment(url, split="train", index=0)) as there:
+        episode, replies = task.episode(task.prompts("train")[0]), []
+        while not episode.done:
+            turn = episode.gold_turn().replace(",", "</answer>", 1).partition("</answer>")[0] + "</answer>"  # one move
+            episode.step(turn)
+            replies.append(there.step(turn))
+        score = episode.score().value
+    assert len(replies) > 1 and score > 1
+    assert replies[-1].reward == pytest.approx(score) and replies[-1].outcome["return"] == pytest.approx(score)
+
+
 def test_several_turns_and_sessions():
     with served("peers/guess") as (_, url), client(url) as one, client(url) as two:
         for env, index in ((one, 4), (two, 6)):

@@ -6,6 +6,7 @@ import json
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from mmrl_interop.forms import read_form
 from mmrl_interop.table_task import TableTask, answer
 from PIL import Image
 
@@ -101,6 +102,13 @@ def test_llava_s_and_sharegpt_s_rows(write, tmp_path, column):
     red, blue = str(tmp_path / "red.png"), str(tmp_path / "blue.png")
     assert shown(prompt) == [("user", [red, "\nWhat?"]), ("assistant", "a dog"), ("user", ["And ", blue, " this?"])]
     assert (prompt.id, prompt.answer, task.gold(prompt)) == ("000123", "a <image> cat", "a <image> cat")
+
+
+def test_media_without_places_stand_as_ms_swift_puts_them():
+    """By its `_add_default_tags`: <video><image>what?"""
+    chat = [{"role": "user", "content": "what?"}, {"role": "assistant", "content": "this"}]
+    [message] = read_form("swift", {"messages": chat, "images": ["a.png"], "videos": ["b.mp4"]}).messages
+    assert [part["type"] for part in message["content"]] == ["video", "image", "text"]
 
 
 def test_content_in_parts_videos_and_other_ways_to_name_a_file(write, tmp_path):

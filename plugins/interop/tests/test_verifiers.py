@@ -98,6 +98,13 @@ def test_trl_s_rewards_get_the_answer_and_the_meta_as_columns():
     assert told == [[[{"role": "assistant", "content": "a"}]], [0], [[]], ["b"], ["cm"], None, ["n"]]
 
 
+@pytest.mark.parametrize("name", ["function", "completions", "trainer_state"])
+def test_a_column_may_have_any_name(name):
+    case = Case(completion="four", answer="b", meta={name: "def f"})
+    [score] = scored("interop/trl", [case], functions="rewards.py:length")
+    assert score.value == pytest.approx(0.4), score.detail
+
+
 def test_trl_s_rewards_may_get_the_whole_episode():
     from PIL import Image
 

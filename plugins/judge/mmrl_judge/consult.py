@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,14 @@ def consult(
 def _messages(encoder: ChatEncoder, table: str, row: Mapping[str, Any], role: str, column: str) -> list[dict[str, Any]]:
     """What a specialist is told about a row."""
     _, pictures = pictures_of(table, row)
-    options = [f"{chr(ord('A') + n)}. {option}" for n, option in enumerate(row.get("options") or ())]
+    cell = row.get("options") or ()
+    if isinstance(cell, str):  # in CSV a list is written as JSON
+        try:
+            cell = json.loads(cell)
+        except ValueError:
+            cell = None
+    if not isinstance(cell, list | tuple):
+        raise UserError(f"{display_path(table)}: the options {row['options']!r:.60} are no list: correct them")
+    options = [f"{chr(ord('A') + n)}. {option}" for n, option in enumerate(cell)]
     text = "\n".join([row[column].replace("<image>", "").strip(), *options, FORM])
     return encoder([{"role": "system", "content": ROLE.replace("{role}", role)}, user_message(text, *pictures)])[0]

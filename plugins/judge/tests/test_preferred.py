@@ -222,22 +222,24 @@ def test_steps_of_verifiers_are_added_to():
     assert score.steps == pytest.approx([1 + own[0], 1.5 + own[1]]) and score.value == pytest.approx(3 + sum(own))
 
 
-def test_it_goes_on_from_its_state_in_the_same_bits():
+@pytest.mark.parametrize("goal", ["", "put the ball away\nand close the box"])
+def test_it_goes_on_from_its_state_in_the_same_bits(goal):
     draw = torch.Generator().manual_seed(1)
     steps = [[episode(torch.randint(0, 256, (4,), generator=draw).tolist(), f"go\nto {n}.") for n in range(4)] for _ in range(4)]
-    whole = Preferred(model="tiny", pairs=12, epochs=1, members=2)
-    half = Preferred(model="tiny", pairs=12, epochs=1, members=2)
+    whole = Preferred(model="tiny", goal=goal, pairs=12, epochs=1, members=2)
+    half = Preferred(model="tiny", goal=goal, pairs=12, epochs=1, members=2)
     assert half.state() == {}
     for n, episodes in enumerate(steps):
         first = whole(groups(*episodes), Sample())
         if n == 2:
             kept = {name: x.clone() for name, x in half.state().items()}
-            half = Preferred(model="tiny", pairs=12, epochs=1, members=2)
+            half = Preferred(model="tiny", goal=goal, pairs=12, epochs=1, members=2)
             half.load_state(kept)
         second = half(groups(*episodes), Sample())
         assert [g.scores for g in first] == [g.scores for g in second]
     assert whole.counts(first) == half.counts(second) and whole.counts(first)["preferred/accuracy"] > 0
     ours, theirs = whole.state(), half.state()
+    assert [g for _, g in whole.seen] == [g for _, g in half.seen]
     assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 

@@ -132,6 +132,22 @@ def test_a_solver_that_fails_is_no_hard_question(table, tmp_path):
         assert "exists" in str(call(stub, table, out).exception) and not stub.bodies
 
 
+def test_specialists_are_asked_with_the_options_of_a_row(table, tmp_path):
+    csv = tmp_path / "questions.csv"
+    csv.write_text('image,question,options\nred.png,Which?,"[""a cat"", ""a dog""]"\n')
+    asked = []
+    for path, name in ((table, "a.jsonl"), (csv, "b.jsonl")):
+        with stub_module.stub_endpoint(answer=lambda body: "<answer>A</answer>") as stub:
+            ask = [*map(str, (path, tmp_path / name)), "--model", "m", "--url", stub.url, "--each", "1", "--role", "nurse"]
+            assert CliRunner().invoke(consult, ask).exit_code == 0
+            asked += [str(body["messages"][-1]["content"]) for body in stub.bodies]
+    assert "Which?\\nA. a\\nB. b\\n" in "".join(asked) and "Which?\\nA. a cat\\nB. a dog\\n" in asked[-1]
+    csv.write_text("image,question,options\nred.png,Which?,cat or dog\n")
+    ask = [str(csv), str(tmp_path / "c.jsonl"), "--model", "m", "--url", stub.url, "--role", "nurse"]
+    done = CliRunner().invoke(consult, ask)
+    assert isinstance(done.exception, UserError) and "the options 'cat or dog' are no list" in str(done.exception)
+
+
 def test_specialists_write_their_opinions_into_the_table(table, tmp_path):
     def reply(body):
         role = body["messages"][0]["content"]

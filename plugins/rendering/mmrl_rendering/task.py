@@ -14,6 +14,7 @@ from mmrl.api.errors import display_path
 from mmrl.api.media.images import load_image
 from mmrl.api.tasks.image_sources import SPLIT_SHARES, chance, hash_rank, list_files, split_of
 from mmrl.api.tasks.option_checks import LazyPrompts, check_choice, check_integer, check_split, check_type
+from mmrl.api.tasks.table_splits import own_test
 from mmrl.api.tasks.tables import DataTable, LazyItems, read_table, resolve_image
 from mmrl_rendering import chart, random_pictures, shapes, svg
 from mmrl_rendering.code import CHART_SIZE, known, render, source
@@ -266,7 +267,12 @@ class Own(Rendered):
         check_type("seed", self.seed, int)
         for option in ("path", "code_column", "image_column", *(("test_path",) if self.test_path is not None else ())):
             check_type(option, getattr(self, option), str)
-        self._sources = {"train": opened(self.path, "train"), "test": opened(self.test_path or self.path, "test")}
+        rows, name = opened(self.path, "train")
+        if self.test_path is not None:
+            test = opened(self.test_path, "test")
+        else:
+            test = rows if isinstance(rows, _Files) else own_test(self.path, rows), name
+        self._sources = {"train": (rows, name), "test": test}
 
     def prompts(self, split: str, seed: int) -> LazyItems[Prompt]:
         check_split(split, self.splits)

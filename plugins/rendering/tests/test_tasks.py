@@ -155,6 +155,15 @@ def test_rows_with_code_pictures_and_files(folder):
     assert prompts[1].answer == CODE.format(10) and [p.id for p in prompts] == ["train/row-0", "train/row-1", "train/row-2"]
 
 
+def test_a_data_set_without_a_test_split_is_divided(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    rows = datasets.Dataset.from_list([{"code": CODE.format(4 + i)} for i in range(24)])
+    datasets.DatasetDict({"train": rows}).save_to_disk(tmp_path / "set")
+    task = Own(path=str(tmp_path / "set"))
+    parts = [{p.answer for p in task.prompts(split, 0)} for split in task.splits]
+    assert all(parts) and not parts[0] & parts[1] and len(parts[0] | parts[1]) == 24
+
+
 def test_rows_of_charts_and_shapes(tmp_path):
     rows = [{"code": CHART}, {"code": json.dumps(CHART)}]
     for name in ("rows.jsonl", "test.jsonl"):

@@ -25,7 +25,9 @@ def record() -> None:
 @click.option("-n", "--episodes", default=100, show_default=True, type=click.IntRange(min=1))
 @click.option("--split", default="demo", show_default=True, help="Split of the task.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Option of the task, with its value as in TOML.")
-@click.option("--fps", type=float, help="Steps per second; by default the simulator's own, or 10 if unknown.")
+@click.option(
+    "--fps", type=click.FloatRange(0.01, 10_000), help="Steps per second; by default the simulator's own, or 10 if unknown."
+)
 @click.option("--video", is_flag=True, help="Pictures as H.264 instead of PNG in the tables.")
 @click.option(
     "--physical", is_flag=True, help="Actions in metres, radians and so on; the gripper's is unchanged: close-positive."

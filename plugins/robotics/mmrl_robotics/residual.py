@@ -70,6 +70,12 @@ class Residual(ActingPolicy):
         own = ResidualOptions(**given)
         state = own.state
         self.base = base_of(Path(own.base), config, device)
+        if self.base.history and self.base.chunk > 1:
+            raise UserError(
+                f"policy.options.base {own.base!r} looks at earlier calls and chooses {self.base.chunk} actions in each, and its "
+                "correction is called at each step: give a base with chunk = 1, or without history"
+            )
+        self.history = self.base.history
         self.base.model.requires_grad_(False)
         self.device, self.dims, self.chunk, self.scale, self.where = torch.device(device), self.base.dims, 1, own.scale, own.base
         self._plans: OrderedDict[int, torch.Tensor] = OrderedDict()

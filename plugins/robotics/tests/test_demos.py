@@ -220,6 +220,7 @@ def test_the_command_records_and_says_what_came_of_it(tmp_path, capsys):
         (asked, "is not empty: name a new folder"),
         (["classification/digits", str(tmp_path / "b")], "is answered in words"),
         ([*asked[:1], str(tmp_path / "c"), "-n", "0"], "0 is not in the range x>=1"),
+        ([*asked[:1], str(tmp_path / "c"), "--fps", "-1"], "-1.0 is not in the range 0.01<=x<=10000"),
         ([*asked[:1], str(tmp_path / "d"), "--set", "colour"], "--set 'colour' has no value: write --set key=value"),
     ]:
         assert command(*change) == 2

@@ -5,11 +5,14 @@ import torch
 from mmrl_robotics.residual import Residual
 from mmrl_robotics.small import Small
 
+from mmrl.api.errors import UserError
+from mmrl.api.simulators.history import follow
 from mmrl.api.simulators.types import Observation
 from mmrl.config.sections import CriticConfig, PolicyConfig
 from mmrl.policies.acting.randomness import CallRandomness
 from mmrl.policies.batches import ActionMicroBatch
 from mmrl.policies.critic import Critic
+from mmrl.policies.load import make_policy
 
 STATE, DIMS = 3, 2
 
@@ -135,11 +138,24 @@ def test_a_correction_sees_through_its_own_camera_and_the_base_through_another(t
     assert (other - planned).abs().amax((1, 2)).min() > 1e-4
 
 
+def test_a_base_that_looks_back_is_shown_earlier_pictures(tmp_path):
+    """Those of its own calls, so that it must be called at each step."""
+    for chunk in (1, 2):
+        options = {"dims": DIMS, "chunk": chunk, "history": 2, "head": "normal"}
+        model = PolicyConfig(model="tiny:qwen3_vl:hidden=32,layers=1", kind="vla", options=options)
+        make_policy(model, device="cpu", seed=3).save(tmp_path / str(chunk))
+    policy = Residual(PolicyConfig(model="mlp"), base=str(tmp_path / "1"), state=STATE, hidden=[16], seed=7)
+    now, numbers = shown(n=2), torch.arange(2)
+    there = follow(now, follow(shown(1, n=2), None, numbers < 0, policy.history), numbers < 0, policy.history)
+    wanted = policy.base.act(there, numbers, numbers, 0.0).actions_nKA
+    assert policy.history == 2 and torch.equal(policy.act(there, numbers, numbers, 0.0).actions_nKA, wanted)
+    with pytest.raises(UserError, match="looks at earlier calls and chooses 2 actions in each"):
+        Residual(PolicyConfig(model="mlp"), base=str(tmp_path / "2"), state=STATE, hidden=[16])
+
+
 @pytest.mark.parametrize("kind", ["pi0", "pi05", "smolvla", "gr00t", "vla"])
 def test_large_policies_are_corrected_like_small_ones(kind, tmp_path):
     """A saved pi0, GR00T or VLA with chunks: at first its very actions, call by call."""
-    from mmrl.policies.load import make_policy
-
     model, options = {
         "pi0": ("tiny:pi0:hidden=32,layers=1,chunk=5", {"chunk": 2, "state": STATE, "cameras": ["wrist"], "steps": 3}),
         "gr00t": ("tiny:gr00t:hidden=32,layers=1,chunk=5", {"chunk": 2, "state": STATE, "cameras": ["wrist"], "steps": 3}),

@@ -44,6 +44,11 @@ def test_a_program_computes_and_prints():
     assert run_program("import math\nprint(sum(range(5)), math.floor(2.5))\nprint('é')") == "10 2\né"
 
 
+def test_what_modules_import_later_is_there():
+    code = "from datetime import datetime\nprint(datetime.strptime('2 Jan 2020', '%d %b %Y').date(), '\\N{BULLET}')"
+    assert run_program(code) == "2020-01-02 \u2022"
+
+
 def test_it_runs_on_the_interpreter_of_this_process():
     assert run_program("import sys; print(sys.version)") == sys.version
 

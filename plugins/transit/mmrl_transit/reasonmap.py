@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,6 +15,7 @@ from mmrl import Prompt, Task, UserError, user_message
 from mmrl.api.errors import display_path
 from mmrl.api.tasks.image_sources import SPLIT_SHARES, split_of
 from mmrl.api.tasks.option_checks import check_choice, check_split, check_type
+from mmrl.api.tasks.table_splits import own_test
 from mmrl.api.tasks.tables import DataTable, LazyItems, read_table, resolve_image
 from mmrl_transit.network import Lines, best_route, cost, fold
 from mmrl_transit.task import STYLES, asked, sections, thought, trip
@@ -54,7 +56,9 @@ class Rows(Task):
             raise UserError(f"kinds = {self.kinds!r:.200} must be a list such as ['TorF1', 'planning']")
         for kind in self.kinds:
             check_choice("kinds", kind, ORDER)
-        self._tables = {"train": read_table(self.path), "test": read_table(self.test_path or self.path, split="test")}
+        train = read_table(self.path)
+        test = own_test(self.path, train) if self.test_path is None else read_table(self.test_path, split="test")
+        self._tables = {"train": train, "test": test}
 
     def prompts(self, split: str, seed: int) -> LazyItems[Prompt]:
         check_split(split, self.splits)
@@ -94,7 +98,7 @@ class Rows(Task):
             **{"type": kind, "difficulty_city": city, "style": self.style, "station1": start, "station2": end},
             "difficulty": ORDER.index(kind) + CITIES.index(city) / 10,
             "metro_data": {},
-            "question_transfer_count": row.get("question_transfer_count") or 0,
+            "question_transfer_count": _transfers(row) or 0,
             "thought": "I look at the map.",
         }
         if kind == "planning" or row.get("metro_data") or row.get("json"):
@@ -103,6 +107,8 @@ class Rows(Task):
             text = row["question"] if self.style == "rewardmap" else trip(start, end, self.style)
             answer: Any = None
             self._solve(meta, start, end)
+            if _transfers(row) is None:
+                meta["question_transfer_count"] = meta["best"][0]
             answer = None if self.style == "rewardmap" else meta["solution"]
         else:
             truth, meta["solution"], choices = _truth(kind, row["answer"])
@@ -128,13 +134,14 @@ class Rows(Task):
         meta.update(
             station1=start, station2=end, best=cost(lines, route), solution="; ".join(map(str, route)), thought=thought(route)
         )
-        meta.setdefault("question_transfer_count", len(route) - 1)
 
 
 def _maps(table: DataTable) -> Iterator[str]:
     """The key of each row's map, so that all questions of a map are in one split; the row's number if it names no map."""
     for number, row in enumerate(table.scan(("figure",))):
         figure = None if row is None else row.get("figure")
+        if isinstance(figure, bytes):  # a picture in the table
+            figure = hashlib.sha256(figure).hexdigest()
         yield figure if isinstance(figure, str) else f"row {number}"
 
 
@@ -152,6 +159,16 @@ def _truth(kind: str, answer: Any) -> tuple[int, str, tuple[str, ...]]:
     if kind.startswith("TorF"):
         return number, "yes" if number else "no", ("yes", "no")
     return (number, "ABCD"[number], tuple("ABCD")) if kind == "Counting1" else (number, str(number), ())
+
+
+def _transfers(row: Mapping[str, Any]) -> int | None:
+    """A row's number of transfers, in CSV a text; None where it is unset."""
+    value = row.get("question_transfer_count")
+    if value in (None, ""):
+        return None
+    if not str(value).isdecimal():
+        raise ValueError(f"question_transfer_count = {value!r:.60} must be a whole number from 0")
+    return int(value)
 
 
 def _network(row: Mapping[str, Any], path: str, folder: str | None) -> dict[str, list[str]]:

@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from mmrl_transit import draw, network
+from mmrl_transit import draw, network, reasonmap
 from mmrl_transit.draw import layout, picture
 from mmrl_transit.network import Ride, best_route, cost, stops_between, transfer_stations
 from mmrl_transit.questions import KINDS
@@ -20,6 +20,7 @@ from PIL import Image
 
 from mmrl import Case, UserError
 from mmrl.api.tasks.image_sources import chance, split_of
+from mmrl.api.tasks.tables import DataTable
 from mmrl.testing import check_plugin
 
 LINES = {"Red": ["Oak", "Elm", "Bay", "Fir"], "Blue": ["Bay", "Hay", "Ivy"], "Green": ["Ivy", "Moor", "Elm", "Pier"]}
@@ -291,6 +292,26 @@ def test_rows_of_reasonmap_are_read(table, tmp_path):
     assert {p.meta["type"] for p in everything(Rows(path=path, kinds=["planning"]))} == {"planning"}
     asked = {p.meta["type"]: p for p in everything(Rows(path=path, style="rewardmap"))}
     assert asked["TorF1"].text.startswith("Question") and asked["TorF1"].text.endswith("?") and asked["Counting1"].answer == 1
+
+
+def test_questions_about_one_embedded_map_are_in_one_split(tmp_path, monkeypatch):
+    for i in range(20):
+        Image.new("RGB", (32, 32), (i, 0, 0)).save(tmp_path / f"{i}.png")
+    rows = [row(i, "TorF1", figure=(tmp_path / f"{i // 4}.png").read_bytes()) for i in range(80)]
+    monkeypatch.setattr(reasonmap, "read_table", lambda path, **_: DataTable(path, len(rows), rows.__getitem__))
+    monkeypatch.setattr(reasonmap, "own_test", lambda path, train: train)
+    task = Rows(path="maps.parquet")
+    maps = [{p.images for p in task.prompts(split, 0)} for split in ("train", "test")]
+    assert not maps[0] & maps[1] and len(maps[0] | maps[1]) == 20
+
+
+def test_transfers_of_a_plan_are_those_of_the_best_route_if_unset_and_a_text_in_csv(table, tmp_path):
+    rows = [row(0, question_transfer_count=...), row(1, question_transfer_count=None), row(2, question_transfer_count="2")]
+    path = table([*rows, row(3, question_transfer_count="some")])
+    prompts = Rows(path=path, test_path=path, style="rewardmap").prompts("train", 0)
+    assert [prompts[i].meta["question_transfer_count"] for i in range(3)] == [1, 1, 2]
+    with pytest.raises(UserError, match="line 4: question_transfer_count = 'some' must be a whole number"):
+        prompts[3]
 
 
 def test_networks_may_lie_in_files_and_tests_in_another_table(table, tmp_path):

@@ -209,10 +209,11 @@ def test_lines_and_captions_that_will_not_do(filmed, table):
             TemporalData(path=table(name, text), videos=str(filmed))
 
 
-def test_a_span_that_ends_a_little_late_is_cut():
-    assert times.checked([[5, 6.9]], 6.0) == [(5.0, 6.0)] and times.checked([["0:01", "2s"]], 6.0) == [(1.0, 2.0)]
+def test_a_span_that_is_a_little_outside_is_cut():
+    assert times.checked([[5, 7.9]], 6.0) == [(5.0, 6.0)] and times.checked([["0:01", "2s"]], 6.0) == [(1.0, 2.0)]
+    assert times.checked([[-0.2, 3]], 6.0) == [(0.0, 3.0)], "as in NExT-GQA"
     with pytest.raises(ValueError, match="beyond"):
-        times.checked([[5, 7.01]], 6.0)
+        times.checked([[5, 8.01]], 6.0)
 
 
 def test_no_clip_is_in_two_splits_under_whichever_name(filmed, table):
@@ -225,6 +226,26 @@ def test_no_clip_is_in_two_splits_under_whichever_name(filmed, table):
     assert [p.id for p in task.prompts("train", 0)] == [p.id for p in task.prompts("train", 9)]
     own = TemporalData(path=table("t.json", rows), videos=str(filmed), test_path=table("u.json", rows[:3]))
     assert len(own.prompts("train", 0)) == 16 and len(own.prompts("test", 0)) == 3
+
+
+@pytest.mark.parametrize(
+    ("row", "part"),
+    [
+        ({"start": 1.5, "end": 5.5, "duration": 4.0, "answer": "0.5-2"}, (1.5, 5.5)),  # TVGBench
+        ({"start": 0, "end": 3, "duration": 3.0, "answer": "0.5-2"}, (0.0, 3.0)),
+        ({"video_start": 2.0, "video_end": 6.2, "duration": 4.2, "timestamp": [0.5, 2]}, (2.0, 6.0)),  # Time-R1's training
+        ({"video_start": 28.5, "video_end": 34.5, "duration": 6.0, "timestamp": [0.5, 2]}, None),  # its file is the part
+        ({"start": None, "end": None, "duration": 6.0, "answer": "0.5-2"}, None),
+        ({"start": 0.5, "end": 2, "duration": 6.0, "timestamp": [0.5, 2]}, None),  # an event's own times
+        ({"start": 0.5, "end": 2, "duration": 6.0}, None),
+    ],
+)
+def test_the_part_of_a_file_that_a_row_is_about_is_shown(filmed, table, row, part):
+    path = table("rows.json", [{"video": "c1", "sentence": "it is white", **row}])
+    (prompt,) = every(TemporalData(path=path, videos=str(filmed), shares=ALL))
+    (clip,), (start, end) = prompt.videos, part or (0.0, 6.0)
+    assert (clip.start_s, clip.end_s or 6.0) == (start, end) and prompt.meta["duration"] == end - start
+    assert prompt.answer == [0.5, 2.0] and cached_frames(clip).duration_s == pytest.approx(end - start)
 
 
 def test_a_clip_in_a_folder_below_is_found_by_its_bare_name(filmed, table):
@@ -413,7 +434,7 @@ def test_an_answer_is_paid_by_its_kind():
 
 
 def test_segments_of_next_gqa_are_joined(filmed, table):
-    csv = "video,question,a0,a1,answer,qid,type\nc0,what?,x,y,y,3,CW\nc1,what?,x,y,0,4,TN\n"
+    csv = "video_id,question,a0,a1,answer,qid,type\nc0,what?,x,y,y,3,CW\nc1,what?,x,y,0,4,TN\n"  # NExT-QA's own says `video`
     segments = table("gsub.json", {"c0": {"location": {"3": [[1.0, 2.0], [3.0, 4.0]]}, "duration": 6}})
     task = GroundedData(path=table("n.csv", csv), segments=segments, videos=str(filmed), shares=ALL)
     said, count = refusals(task)
@@ -440,7 +461,7 @@ def test_boxes_in_every_form_are_the_same(filmed, table, tmp_path):
     moments = [frame / RATE for frame in at]
     (tmp_path / "pictures").mkdir()
     for frame in range(FRAMES):
-        Image.new("RGB", (32, 32), (frame, 9, 9)).save(tmp_path / "pictures" / f"{frame:08d}.jpg")
+        Image.new("RGB", (32, 32), (frame, 9, 9)).save(tmp_path / "pictures" / f"{frame}.png")  # as TrackingNet's, without zeros
     forms = {
         "evenly": ({"video": "c2", "boxes": boxes}, {}),
         "timed": ({"video": "c2", "boxes": [{"time": t, "bbox_2d": b} for t, b in zip(moments, boxes, strict=True)]}, {}),
@@ -454,7 +475,7 @@ def test_boxes_in_every_form_are_the_same(filmed, table, tmp_path):
         (prompt,) = every(TrackingData(path=path, videos=str(filmed), shares=ALL, **options))
         assert prompt.answer == boxes and prompt.meta["times"] == [round(t, 3) for t in moments], name
         assert "Where is the square at 0, 0.75, " in prompt.text and "pixels of the 32 x 32 clip" in prompt.text
-    assert len(prompt.videos[0].frames_THWC) == 8 and prompt.videos[0].times_s == tuple(moments)
+    assert prompt.videos[0].frames_THWC[:, 0, 0, 0].tolist() == at and prompt.videos[0].times_s == tuple(moments)
     task = TrackingData(
         path=table("r.json", [{"object": "it", **forms["unit"][0]}]), videos=str(filmed), shares=ALL, style="videochat-r1"
     )

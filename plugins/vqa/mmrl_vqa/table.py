@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -66,7 +67,8 @@ class Table(Task):
     kind_column: str | None = None
     """Column with each row's kind; `kind` is for rows where it is empty."""
     answer_form: str = "auto"
-    """Form of the answer of a choice: letter, index, text (the option itself); auto takes a whole number for an index."""
+    """Form of the answer of a choice: letter, index, text (the option itself); auto takes a whole number for an index. Digits in
+    a text, as in CSV, and a number among options that are numbers are first looked for among the options."""
     first_index: int = 0
     """Index of the first option: 0 or 1."""
     shuffle: bool = False
@@ -176,7 +178,8 @@ class Table(Task):
             question, answer = row[self.question_column], row[self.answer_column]
         if not isinstance(question, str) or not question.strip():
             raise ValueError(f"the question is {question!r:.60}, not a text")
-        options = self._options(row)
+        cells = self._cells(row)
+        options = _texts(cells)
         accepted = _accepted(answer)
         kind = self._kind(row, options, accepted)
         meta: dict[str, Any] = {"kind": kind, "style": self.style}
@@ -187,7 +190,8 @@ class Table(Task):
         if self.difficulty_column:
             meta["difficulty"] = float(row[self.difficulty_column])
         if kind == "choice":
-            right, options = self._right(accepted[0], options), list(options)
+            counted = type(answer) is int and not any(isinstance(cell, int | float) for cell in cells)
+            right = self._right(accepted[0], cells, counted)
             if self.shuffle and options:
                 right, options = _shuffled(right, options, seed, id)
             answer, meta["options"] = letter_of(right), tuple(options)
@@ -219,21 +223,19 @@ class Table(Task):
             )
         return [resolve_image(self.path, one, self.folder) for one in found]
 
-    def _options(self, row: Mapping[str, Any]) -> list[str]:
+    def _cells(self, row: Mapping[str, Any]) -> Sequence[Any]:
+        """The options as the row has them; none for a question without options."""
         if not isinstance(self.options_column, str):
             cells: Any = [row[column] for column in self.options_column]
         else:
             cells = _listed(row.get(self.options_column))
         if isinstance(cells, Mapping):
-            cells = [cells[key] for key in sorted(cells)]
+            cells = _by_name(cells)
         if cells in (None, ""):
             return []
         if not isinstance(cells, list | tuple):
             raise ValueError(f"the options are {cells!r:.60}, not a list")
-        options = [str(cell).strip() for cell in cells if cell not in (None, "")]
-        if len(options) == 1 or len(options) > MANY or len(set(options)) < len(options):
-            raise ValueError(f"{len(options)} options, {len(set(options))} of them different: give 2 to {MANY}, all different")
-        return options
+        return cells
 
     def _kind(self, row: Mapping[str, Any], options: Sequence[str], accepted: Sequence[str]) -> str:
         kind = str(row.get(self.kind_column) or self.kind) if self.kind_column else self.kind
@@ -253,24 +255,26 @@ class Table(Task):
                 return "math"
         return "text"
 
-    def _right(self, answer: str, options: Sequence[str]) -> int:
-        """The index of the right option."""
-        if not options:
+    def _right(self, answer: str, cells: Sequence[Any], counted: bool) -> int:
+        """The index of the right option among those of `_texts`. counted: the row gives a number among texts, so that it is no
+        option's text."""
+        options = ["" if cell is None else str(cell).strip() for cell in cells]  # letters and indices count the empty ones too
+        if not any(options):
             found = letter(answer)
             if found is None:
                 raise ValueError(f"the answer {answer!r:.60} is not a letter, and the row has no options")
             return ord(found) - ord("A")
         form, place = self.answer_form, None
-        if form in ("letter", "auto") and (found := letter(answer, options)):
+        if form in ("letter", "auto") and (found := letter(answer, options)) and ord(found) - ord("A") < len(options):
             place = ord(found) - ord("A")
-        if place is None and form in ("text", "auto"):
+        if place is None and (form == "text" or (form == "auto" and not counted)):
             same = [i for i, option in enumerate(options) if option == answer.strip()]
             place = same[0] if same else None
         if place is None and form in ("index", "auto") and answer.strip().isascii() and answer.strip().isdecimal():
             place = int(answer) - self.first_index
-        if place is None or not 0 <= place < len(options):
-            raise ValueError(f"the answer {answer!r:.60} is not one of the {len(options)} options")
-        return place
+        if place is None or not 0 <= place < len(options) or cells[place] in (None, ""):
+            raise ValueError(f"the answer {answer!r:.60} is not one of the {len(_texts(cells))} options")
+        return sum(cell not in (None, "") for cell in cells[:place])
 
     def _checked(self, kind: str, accepted: Sequence[str], meta: dict[str, Any]) -> str:
         """The answer, checked for its kind. Raises ValueError."""
@@ -284,6 +288,23 @@ class Table(Task):
         if kind == "text" and len(accepted) > 1:
             meta["answers"] = tuple(accepted)
         return one
+
+
+def _by_name(cells: Mapping[str, Any]) -> list[Any]:
+    """The options of a table in the order of their names, 10 after 9; if these are letters, each at the place of its letter."""
+    names = sorted(cells, key=lambda name: (len(name), name))
+    if all(re.fullmatch("[A-Za-z]", name) for name in names):
+        named = {name.upper(): value for name, value in cells.items()}
+        return [named.get(letter_of(place)) for place in range(ord(max(named, default="@")) - ord("@"))]
+    return [cells[name] for name in names]
+
+
+def _texts(cells: Sequence[Any]) -> list[str]:
+    """The options, without empty ones. Raises ValueError for too few or too many, and for equal ones."""
+    options = [str(cell).strip() for cell in cells if cell not in (None, "")]
+    if len(options) == 1 or len(options) > MANY or len(set(options)) < len(options):
+        raise ValueError(f"{len(options)} options, {len(set(options))} of them different: give 2 to {MANY}, all different")
+    return options
 
 
 def _question(row: Mapping[str, Any], column: str) -> str:
@@ -318,10 +339,8 @@ def _accepted(answer: Any) -> list[str]:
     cells = cells if isinstance(cells, list | tuple) else [cells]
     if any(isinstance(c, float) and not math.isfinite(c) for c in cells):
         raise ValueError(f"the answer is {answer!r:.60}: there must be one")
-    texts = [
-        str(c.get("answer", "") if isinstance(c, Mapping) else "yes" if c is True else "no" if c is False else c) for c in cells
-    ]
-    found = [t.strip() for t in texts if t.strip() and t != "None"]
+    plain = [c.get("answer") if isinstance(c, Mapping) else "yes" if c is True else "no" if c is False else c for c in cells]
+    found = [str(c).strip() for c in plain if c is not None and str(c).strip()]
     if not found:
         raise ValueError(f"the answer is {answer!r:.60}: there must be one")
     return found

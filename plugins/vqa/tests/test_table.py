@@ -94,9 +94,30 @@ def test_forms_of_a_right_option(write):
     row = {**ROW, "options": ["B", "A"], "answer": "B"}
     assert one(write(row)).answer == "B" and one(write(row), answer_form="text").answer == "A"
     assert one(write({**row, "answer": 1}), first_index=1).answer == "A"
-    assert one(write({**ROW, "answer": "C"}), kind="choice").answer == "C"
+    numbers = {**ROW, "options": ["1", "2", "3"], "answer": 1}
+    assert one(write(numbers)).answer == "B", "a number is an index, whatever the options say"
+    assert one(write({**numbers, "answer": "1"})).answer == one(write({**numbers, "options": [1, 2, 3]})).answer == "A"
+    assert one(write({**ROW, "options": ["I", "II", "III"], "answer": "I"})).answer == "A", "there is no ninth option"
+    assert one(write({**ROW, "options": ["None", "Some"], "answer": "None"})).answer == "A"
+    for none in ({}, {"options": [None, ""]}):
+        assert one(write({**ROW, **none, "answer": "C"}), kind="choice").answer == "C"
     columns = {**ROW, "A": "cat", "B": "dog", "C": "", "answer": "dog"}
     assert one(write(columns), options_column=["A", "B", "C"]).meta["options"] == ("cat", "dog")
+
+
+@pytest.mark.parametrize(
+    "options, answer",
+    [
+        ({"A": "cat", "B": None, "C": "dog", "D": "fox"}, "C"),
+        ({"A": "cat", "C": "dog", "D": "fox"}, "C"),
+        (["cat", "", "dog", "fox"], "C. dog"),
+        (["cat", None, "dog", "fox"], 2),
+        ({str(i): {2: "dog", 10: "ten"}.get(i, f"no {i}") for i in range(11)}, 2),
+    ],
+)
+def test_a_letter_or_an_index_counts_empty_options_and_names_have_an_order(write, options, answer):
+    prompt = one(write({**ROW, "options": options, "answer": answer}))
+    assert prompt.meta["options"]["ABCDEFGHIJK".index(prompt.answer)] == "dog" and "" not in prompt.meta["options"]
 
 
 def test_shuffled_options_keep_their_right_one(write):

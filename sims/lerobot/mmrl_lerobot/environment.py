@@ -63,9 +63,12 @@ class Environment:
         self.seed, self.actions = seed, []
         random.seed(seed % SEEDS)  # an environment may use the global generators of its process
         self.numpy.random.seed(seed % SEEDS)
-        self.vector = self._vector(seed)
+        self.vector, number = self._vector(seed), seed // len(self.tasks) % SEEDS
+        for env in getattr(self.vector, "envs", ()):
+            if hasattr(env.unwrapped, "init_state_id"):  # LIBERO's counts its resets, whatever their seeds
+                env.unwrapped.init_state_id = number
         with explained(self.name):
-            obs, _ = self.vector.reset(seed=[seed // len(self.tasks) % SEEDS])
+            obs, _ = self.vector.reset(seed=[number])
         return self._rows(obs, 0.0, False, False, False)
 
     def step(self, action: Any) -> dict[str, Any]:

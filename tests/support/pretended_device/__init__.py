@@ -23,8 +23,9 @@ __all__ = ["DEVICE", "DeviceTensor", "Ledger", "NoCompiler", "Race", "Seen", "Wa
 
 
 @contextmanager
-def pretended_device(folder: Path) -> Iterator[Ledger]:
-    """Inside the block torch has a device cuda:0. folder: of the compiled library.
+def pretended_device(folder: Path, backward_in_threads: bool = False) -> Iterator[Ledger]:
+    """Inside the block torch has a device cuda:0. folder: of the compiled library. backward_in_threads: backward passes run in a
+    thread of torch's for the device, as on CUDA; else in the one that calls `backward()`, so that it is known which line waits.
 
     Raises NoCompiler where it can't be compiled, and where torch has a GPU or CUDA's library.
     """
@@ -37,6 +38,5 @@ def pretended_device(folder: Path) -> Iterator[Ledger]:
         kernels = tensor.kernels()
         held.callback(kernels._destroy)
         held.enter_context(cuda.functions(LEDGER))
-        # in this thread, so that the line that waits in a backward pass is that of its `backward()`
-        held.enter_context(torch.autograd.set_multithreading_enabled(False))
+        held.enter_context(torch.autograd.set_multithreading_enabled(backward_in_threads))
         yield LEDGER

@@ -183,7 +183,7 @@ class Streams:
 
     def _known(self, tensor: torch.Tensor) -> Memory:
         memory = _memory(tensor)
-        if memory is None:  # it was made before there were streams
+        if memory is None or memory.stream not in self.all:  # it was made before there were streams, or by an earlier test
             memory = Memory(self.default(), Access(0, 1, "an operation before there was a second stream"))
             _remember(tensor, memory)
         return memory

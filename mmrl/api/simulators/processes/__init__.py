@@ -178,7 +178,8 @@ class EnvironmentProcesses:
                 )
         self._lay_out(layout)
         for env in every:
-            self._admit(env)
+            if why := self._admit(env):
+                raise UserError(f"{self.what} can't be made: {why}")
 
     def _lay_out(self, layout: Mapping[str, tuple[str, tuple[int, ...]]]) -> None:
         import numpy
@@ -207,11 +208,16 @@ class EnvironmentProcesses:
         arguments = (self._python, path, self._factory, self._memory, self._options, self._environment)
         return self._starter.submit(Process, *arguments).result()
 
-    def _admit(self, env: int) -> None:
-        """Send a process that is ready the position of its rows in the shared memory."""
+    def _admit(self, env: int) -> str:
+        """Send a process that is ready the position of its rows in the shared memory. Returns why it was lost; empty if it
+        wasn't: it may die while others start."""
         process = self._processes[env]
         assert process
-        process.send((self._offsets, self._total, env, int(self.facts["dims"])), self.timeout_s)
+        try:
+            process.send((self._offsets, self._total, env, int(self.facts["dims"])), self.timeout_s)
+        except OSError:
+            return self._lose(env, process.cause_of_death())
+        return ""
 
     def _restart(self, envs: Sequence[int]) -> dict[int, str]:
         """Start new processes for these environments. Returns index -> reason of those that failed."""
@@ -221,8 +227,8 @@ class EnvironmentProcesses:
         for env, (layout, _) in ready.items():
             if layout != self._layout:
                 lost[env] = self._lose(env, f"it has other arrays than before: {layout} and {self._layout}")
-            else:
-                self._admit(env)
+            elif why := self._admit(env):
+                lost[env] = why
         return lost
 
     def _call_with_retries(self, calls: Mapping[int, tuple[str, tuple[Any, ...]]]) -> None:

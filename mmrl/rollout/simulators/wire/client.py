@@ -17,15 +17,13 @@ from mmrl.api.processes import ChildProcess
 from mmrl.api.simulators.types import Simulation
 from mmrl.config.addresses import parse_address
 from mmrl.config.sections import RunConfig
-from mmrl.rollout.simulators.replaced import Died, ReplacedSimulator
+from mmrl.rollout.simulators.replaced import START_S, Died, ReplacedSimulator
 from mmrl.rollout.simulators.wire import handshake, server
 from mmrl.rollout.simulators.wire.frames import Broken, Late, receive_frame, send_frame
 from mmrl.rollout.simulators.wire.shared import SharedReader
 from mmrl.rollout.simulators.wire.values import decode, encode
 from mmrl.rollout.simulators.wire.worker import raised
 
-START_S = 600.0
-"""Seconds for a simulator to be made, at least."""
 CONNECT_S = 15.0
 """Seconds for a server to listen again after it was restarted."""
 CLOSING_S = 5.0

@@ -7,6 +7,7 @@ same bytes in a file of its own user is on the same machine, and in the same con
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 import os
 import re
@@ -42,10 +43,11 @@ class SharedWriter:
         self._path: Path | None = None
         self._map: mmap.mmap | None = None
 
-    def offer(self) -> dict[str, str]:
-        """A file with random bytes, for `SharedReader.finds`."""
+    def offer(self) -> dict[str, str] | None:
+        """A file with random bytes, for `SharedReader.finds`; None if there is no room for one."""
         proof = secrets.token_hex(16)
-        self._make(len(proof))
+        if not self._make(len(proof)):
+            return None
         assert self._map is not None and self._path is not None
         self._map[:] = proof.encode()
         return {"name": self._path.name, "proof": proof}
@@ -55,8 +57,8 @@ class SharedWriter:
         total = sum(-(-array.nbytes // ALIGNMENT) * ALIGNMENT for array in arrays)
         if not self.agreed or total < LEAST:
             return None
-        if self._map is None or len(self._map) < total:
-            self._make(total)
+        if (self._map is None or len(self._map) < total) and not self._make(total):
+            return None
         assert self._map is not None and self._path is not None
         at = 0
         for array in arrays:
@@ -67,15 +69,25 @@ class SharedWriter:
             at += -(-array.nbytes // ALIGNMENT) * ALIGNMENT
         return {"name": self._path.name, "layout": [[str(array.dtype), list(array.shape)] for array in arrays]}
 
-    def _make(self, size: int) -> None:
+    def _make(self, size: int) -> bool:
+        """Whether the folder has room for another file of this size. A container's /dev/shm may have 64 MB, and writing beyond
+        what is there would end the process."""
         self.close()
         self._path = folder() / f"mmrl-{secrets.token_hex(16)}"
         made = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
-            os.ftruncate(made, size)
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(made, 0, size)
+            else:
+                os.ftruncate(made, size)
             self._map = mmap.mmap(made, size)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            self.close()
         finally:
             os.close(made)
+        return self._map is not None
 
     def close(self) -> None:
         """Remove the file, unless its reader has; pages in use stay."""

@@ -5,6 +5,8 @@ A server is untrusted: what it says is checked, and one that is absent, hangs or
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import io
 import json
 import queue
@@ -81,7 +83,9 @@ class Server:
                     if time.monotonic() > until:
                         raise TimeoutError
         except urllib.error.HTTPError as error:
-            said = error.read(200).decode(errors="replace")
+            said = "no text"
+            with error, contextlib.suppress(OSError, http.client.HTTPException):  # its body may never come, or be cut off
+                said = error.read(200).decode(errors="replace")
             raise self.failed(path, f"answers {error.code}: {one_line(said)}") from error
         except TimeoutError as error:
             raise self.failed(path, f"didn't answer within {self.timeout_s:g} s") from error
@@ -89,6 +93,8 @@ class Server:
             why = getattr(error, "reason", error)
             late = f"didn't answer within {self.timeout_s:g} s"
             raise self.failed(path, late if isinstance(why, TimeoutError) else one_line(why)) from error
+        except http.client.HTTPException as error:  # another protocol, such as VNC's, or a reply that is cut off
+            raise self.failed(path, f"answers no HTTP: {one_line(repr(error))}") from error
         return b"".join(parts)
 
     def failed(self, path: str, why: str) -> EnvironmentFailed:

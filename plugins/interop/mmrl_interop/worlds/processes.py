@@ -176,21 +176,27 @@ class _Process:
         assert self.child.popen.stdin and self.child.popen.stdout
         to, of, errors = self.child.popen.stdin.fileno(), self.child.popen.stdout.fileno(), self.child.stderr.fileno()
         os.set_blocking(to, False)
-        listening = [of, errors]
+        poll = select.poll()  # `select.select` takes no descriptor above 1023
+        for descriptor in (of, errors):
+            poll.register(descriptor, select.POLLIN)
+        if request:
+            poll.register(to, select.POLLOUT)
         while b"\n" not in self._inbox:
             left = deadline - time.monotonic()
-            readable, writable, _ = select.select(listening, [to] if request else [], [], max(left, 0))
+            ready = [descriptor for descriptor, _ in poll.poll(max(left, 0) * 1000)]
             if left <= 0:
                 return None
-            if errors in readable and not self.child.listen():
-                listening.remove(errors)
+            if errors in ready and not self.child.listen():
+                poll.unregister(errors)
             try:
-                if writable:
+                if to in ready:
                     request = request[os.write(to, request) :]
-                data = os.read(of, 1 << 20) if of in readable else b""
+                    if not request:
+                        poll.unregister(to)
+                data = os.read(of, 1 << 20) if of in ready else b""
             except OSError:
                 return None
-            if (of in readable and not data) or len(self._inbox) > MAX_REPLY:
+            if (of in ready and not data) or len(self._inbox) > MAX_REPLY:
                 return None
             self._inbox += data
         line, _, rest = bytes(self._inbox).partition(b"\n")

@@ -81,7 +81,8 @@ class Preferred(SamplingRule):
         own = PreferredOptions(**options)
         if own.device == "cuda" and not torch.cuda.is_available():
             raise UserError("device = 'cuda': use cpu, or cuda where there is a GPU")
-        self.goal, self.camera, self.every, self.after = own.goal, own.camera, own.every, own.after
+        # in one line, as the state has one goal a line
+        self.goal, self.camera, self.every, self.after = " ".join(own.goal.split()), own.camera, own.every, own.after
         self.pairs, self.most, self.remembered, self.members = own.pairs, own.most, own.remembered, own.members
         self.learning_rate, self.batch_size, self.epochs = own.learning_rate, own.batch_size, own.epochs
         self.weight, self.device, self.questions = own.weight, torch.device(own.device), own.questions

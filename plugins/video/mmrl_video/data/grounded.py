@@ -14,6 +14,7 @@ from mmrl.api.tasks.tables import read_json
 from mmrl_video.data import published, times
 from mmrl_video.data.files import Folder
 from mmrl_video.data.questions import question
+from mmrl_video.data.tables import CLIP_KEYS, first
 from mmrl_video.data.task import ClipData, length_of
 from mmrl_video.drawn.task import STYLES, asked, means
 
@@ -26,7 +27,7 @@ class GroundedData(ClipData):
     """An answer, and the time in which it can be seen: VideoChat-R1's JSON of NExT-GQA, NExT-GQA itself, your own."""
 
     segments: str | None = None
-    """NExT-GQA's JSON of times (`gsub_val.json`), by `video` and `qid`, for tables without times in their rows."""
+    """NExT-GQA's JSON of times (`gsub_val.json`), by clip and `qid`, for tables without times in their rows."""
 
     styles = (*STYLES, "videochat-r1")
 
@@ -75,7 +76,7 @@ class GroundedData(ClipData):
     def _with_times(self, row: dict[str, Any]) -> dict[str, Any]:
         if not self._times:
             return row
-        video, number = str(row.get("video")), str(row.get("qid"))
+        video, number = str(first(row, CLIP_KEYS)), str(row.get("qid"))
         about = self._times.get(video)
         found = about.get("location", {}).get(number) if isinstance(about, Mapping) else None
         if not found:

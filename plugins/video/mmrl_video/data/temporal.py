@@ -10,7 +10,7 @@ from typing import Any
 from mmrl import Prompt, user_message
 from mmrl.api.tasks.option_checks import check_choice
 from mmrl_video.data import published, times
-from mmrl_video.data.files import Folder
+from mmrl_video.data.files import Folder, known
 from mmrl_video.data.tables import CLIP_KEYS, first, text_of
 from mmrl_video.data.task import ClipData, length_of
 from mmrl_video.drawn.task import STYLES, asked, means
@@ -46,7 +46,9 @@ class TemporalData(ClipData):
             raise ValueError(f"it has no sentence under any of {', '.join(SENTENCE_KEYS)}")
         given = times.spans_in(row, TIME_KEYS)
         path = folder.find(first(row, CLIP_KEYS))
-        duration = length_of(path, row).duration_s
+        part = times.part_of(row, TIME_KEYS, known(path).duration_s)
+        start, end = part or (0.0, length_of(path, row).duration_s)
+        duration = end - start
         spans = times.checked(given, duration, duration if self.times == "parts" else 1.0)
         if len(spans) > 1 and self.style not in STYLES:
             raise ValueError(f"it has {len(spans)} spans, and {self.style} needs one")
@@ -63,7 +65,8 @@ class TemporalData(ClipData):
             **_difficulty(row),
         }
         answer: Any = list(spans[0]) if len(spans) == 1 else [list(s) for s in spans]
-        return Prompt(id=id, messages=self._messages(row, sentence, asks, self.clip(path)), answer=answer, meta=meta)
+        clip = self.clip(path, start_s=start, end_s=end) if part else self.clip(path)
+        return Prompt(id=id, messages=self._messages(row, sentence, asks, clip), answer=answer, meta=meta)
 
     def summarise(self, results: list[tuple[Prompt, float]]) -> dict[str, float]:
         """Mean IoU, the share with an IoU of at least 0.3, 0.5 and 0.7 (R1@m), and the mean for each type of row, if rows have

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -185,7 +186,7 @@ def _pictures(folder: str, count: int, times: Sequence[float], rate: float) -> _
     times."""
     import numpy as np
 
-    names = sorted(name for name in os.listdir(folder) if Path(name).suffix.lower() in SUFFIXES)
+    names = sorted((name for name in os.listdir(folder) if Path(name).suffix.lower() in SUFFIXES), key=_in_order)
     if len(names) < count:
         raise ValueError(f"it has {count} boxes and its folder {len(names)} pictures")
     at = [round(t * rate) for t in times] or [round(i * (len(names) - 1) / max(count - 1, 1)) for i in range(count)]
@@ -199,6 +200,11 @@ def _pictures(folder: str, count: int, times: Sequence[float], rate: float) -> _
     footage = VideoFrames(frames_THWC=frames, times_s=shown, duration_s=len(names) / rate, indices=tuple(at), name=folder)
     size = (frames.shape[2], frames.shape[1])
     return _Seen(shown=footage, size=size, duration_s=footage.duration_s, times_s=tuple(round(t, 3) for t in shown))
+
+
+def _in_order(name: str) -> tuple[list[str | int], str]:
+    """Numbers by their value, as `9.jpg` comes before `10.jpg` in TrackingNet."""
+    return [int(part) if n % 2 else part for n, part in enumerate(re.split(r"([0-9]+)", name))], name
 
 
 def _is_number(value: Any) -> bool:
