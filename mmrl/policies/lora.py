@@ -28,7 +28,15 @@ CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
 def target_modules(model: torch.nn.Module, match: Iterable[str]) -> list[str]:
     """Names of the linear layers that these parts or patterns match. A head that is tied to the embeddings is left out, and so
-    are layers that compute more than a linear one, such as Llama 4's routers of experts."""
+    are layers that compute more than a linear one, such as Llama 4's routers of experts, and those that peft takes for experts
+    by their names, such as the dense layers of GLM-4.5V."""
+    found = _linear_layers(model, match)
+    leaves = {name.rpartition(".")[2] for name in found}
+    taken = {leaf for leaf in leaves if _taken_for_experts(model, leaf)}
+    return [name for name in found if name.rpartition(".")[2] not in taken]
+
+
+def _linear_layers(model: torch.nn.Module, match: Iterable[str]) -> list[str]:
     own = {name for name, _ in model.named_parameters()}
     return [
         name
@@ -39,11 +47,29 @@ def target_modules(model: torch.nn.Module, match: Iterable[str]) -> list[str]:
     ]
 
 
+def _taken_for_experts(model: Any, leaf: str) -> bool:
+    """Whether peft, here and wherever the adapters are loaded, adapts experts in place of a linear layer of this name: the names
+    are those that experts had in transformers 4."""
+    with quiet():
+        import peft
+
+        try:
+            from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
+        except ImportError:  # earlier versions take names as they are
+            return False
+    asked = peft.LoraConfig(target_modules=[leaf])
+    try:
+        convert_peft_config_for_transformers(asked, model, None)
+    except ValueError:  # for gate_proj without up_proj, which experts hold in one tensor
+        return True
+    return bool(asked.target_parameters)
+
+
 def quantised_layers(model: Any, match: Iterable[str]) -> list[str]:
     """Names of the linear layers that these parts or patterns match, without the head: it is computed for few tokens at a time,
     each time with all its weights."""
     head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
-    return [name for name in target_modules(model, match) if model.get_submodule(name) is not head]
+    return [name for name in _linear_layers(model, match) if model.get_submodule(name) is not head]
 
 
 def refuse_parts_without_layers(model: Any, match: Iterable[str]) -> None:
@@ -96,6 +122,16 @@ def disable_adapters(model: torch.nn.Module) -> Iterator[None]:
     finally:
         for _, layer in layers:
             layer._disable_adapters = False
+
+
+def some_outputs(layer: Any, x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """What a linear layer without a bias, or its adapters over it, gives for x [..., in] at these outputs alone, [..., rows]."""
+    found = torch.nn.functional.linear(x, layer.weight[rows])
+    if not hasattr(layer, "lora_A") or layer.disable_adapters:
+        return found
+    a, b = layer.lora_A["default"], layer.lora_B["default"].weight[rows]
+    more = torch.nn.functional.linear(a(x.to(a.weight.dtype)), b) * layer.scaling["default"]
+    return (found + more).to(found.dtype)
 
 
 def merged_weights(
@@ -196,10 +232,14 @@ def merged_copy(model: Any) -> Any:
 def merge(model: Any) -> None:
     """Work the adapters of a model into its weights, in place; afterwards it has none, and no weights in 4 bits."""
     dequantise(model)
-    for name, layer in list(_layers(model)):
+    layers = list(_layers(model))
+    for _, layer in layers:
         layer.merge()
-        model.set_submodule(name, layer.get_base_layer())
-    del model.peft_config
+    for name, layer in layers:
+        if not name.endswith(".base_layer"):  # experts have adapters around adapters
+            model.set_submodule(name, layer.get_base_layer())
+    for module in model.modules():  # the adapted model may be a part of this one
+        vars(module).pop("peft_config", None)
 
 
 def _layers(model: torch.nn.Module) -> Iterator[tuple[str, Any]]:

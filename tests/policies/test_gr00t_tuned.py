@@ -85,6 +85,13 @@ def test_a_users_statistics_and_adapters_are_saved_in_nvidias_layout(folder, tmp
         assert not (tmp_path / name / FILES[1]).exists() and (tmp_path / name / "processor_config.json").is_file()
         again = make_policy(PolicyConfig(model=str(tmp_path / name), kind="gr00t"))
         assert again.embodiment.plain() == one.embodiment.plain()
+    both = gr00t(str(folder), lora=LoraConfig(rank=2), **given, state=0)
+    for name, one, kept in (("adapted", adapted, "policy_preprocessor.json"), ("both", both, "processor_config.json")):
+        one.save(tmp_path / name)
+        make_policy(PolicyConfig(model=str(tmp_path / name), kind="gr00t")).save(tmp_path / "whole" / name)
+        assert (tmp_path / "whole" / name / kept).is_file()
+        again = make_policy(PolicyConfig(model=str(tmp_path / "whole" / name), kind="gr00t"))
+        assert again.embodiment.scaled and again.embodiment.plain() == one.embodiment.plain()
 
 
 def step(file, number, **values):

@@ -3,6 +3,7 @@
 import copy
 import json
 
+import peft
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -10,9 +11,20 @@ from safetensors.torch import load_file
 import vlm_cases as cases
 from adapted import ALL, TINY, batch, optimizer_of, policy, scores, train
 from mmrl.api.errors import UserError
+from mmrl.config.parts import part_of
 from mmrl.config.sections import LoraConfig, PolicyConfig
 from mmrl.policies.batches import Credit
-from mmrl.policies.lora import adapter_chain, disable_adapters, is_adapter, merged_copy, merged_weights, target_modules
+from mmrl.policies.lora import (
+    adapter_chain,
+    add_adapters,
+    disable_adapters,
+    is_adapter,
+    merge,
+    merged_copy,
+    merged_weights,
+    target_modules,
+)
+from mmrl.policies.vlm import tiny
 from mmrl.policies.vlm.loading import skeleton
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.policies.vlm.vocabulary import read_vocabulary
@@ -83,6 +95,36 @@ def test_the_layers_of_each_part(family):
     everything = target_modules(model, ["*"])
     assert set(everything) == language | vision | projector and "lm_head" not in everything, "it is the embeddings'"
     assert target_modules(model, ["*.patch_embed.proj"]) == [], "a convolution"
+
+
+@pytest.mark.parametrize("part", ["vision", "language"])
+def test_experts_have_no_adapters_in_place_of_layers_of_their_old_names(part):
+    """peft turns `gate_proj` and the like of GLM-4.5V, wherever they are, into the experts' fused weights."""
+    model, _ = tiny.build(**tiny.parse("tiny:glm4v_moe:hidden=32,layers=2", 0))
+    asked = set(target_modules(model, [part]))
+    add_adapters(model, LoraConfig(rank=2, target_modules=[part]), 0)
+    adapted = {name.partition(".lora_")[0] for name, _ in model.named_parameters() if is_adapter(name)}
+    assert adapted == asked and {part_of(name) for name in adapted} == {part}
+    with pytest.raises(UserError, match="matches no linear layer"):
+        add_adapters(model, LoraConfig(rank=2, target_modules=["*.gate_proj"]), 0)
+
+
+def test_adapters_of_experts_are_merged():
+    """Of peft's own runs: two fused weights of a module have adapters around each other."""
+    model, _ = tiny.build(**tiny.parse("tiny:glm4v_moe:hidden=32,layers=2", 0))
+    ids = torch.arange(5, 25)[None]
+    before = model(input_ids=ids).logits
+    fused = peft.LoraConfig(r=2, target_modules=["q_proj"], target_parameters=["gate_up_proj", "down_proj"])
+    peft.inject_adapter_in_model(fused, model)
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            if "lora_B" in name:
+                p.normal_(std=0.3, generator=torch.Generator().manual_seed(0))
+        adapted = model(input_ids=ids).logits
+        assert (adapted - before).abs().max() > 1e-3
+        merge(model)
+        torch.testing.assert_close(model(input_ids=ids).logits, adapted, atol=1e-5, rtol=1e-4)
+    assert not any("lora" in name or "base_layer" in name for name, _ in model.named_modules(remove_duplicate=False))
 
 
 def test_a_head_of_its_own_may_have_one(tmp_path):

@@ -1,6 +1,7 @@
 """A VLM as a policy: it sees, it knows its sizes and its ids, a large vocabulary is scored in pieces, any family loads."""
 
 import itertools
+import json
 from dataclasses import replace
 
 import pytest
@@ -15,6 +16,7 @@ from mmrl.policies.vlm import tiny
 from mmrl.policies.vlm import vlm as vlm_module
 from mmrl.policies.vlm.capabilities import UNKNOWN
 from mmrl.policies.vlm.families import Family
+from mmrl.policies.vlm.processing import PromptProcessor
 from mmrl.policies.vlm.vision import embed_patches, stacked_attention
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.rollout.generate.local import LocalGenerator
@@ -121,6 +123,26 @@ def test_a_saved_policy_loads_again_bit_for_bit(tmp_path):
         and again.eos == vlm.eos
         and again.banned == vlm.banned
     )
+
+
+def test_a_given_completion_ends_as_answers_do_in_the_chat_template(tmp_path):
+    """As Gemma's, whose tokenizer's end of a sequence, <eos>, is another token than its template's <end_of_turn>."""
+    cases.policy("qwen2_5_vl").save(tmp_path)
+    settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({**settings, "eos_token": "<|endoftext|>"}))
+    vlm = VLM(PolicyConfig(model=str(tmp_path)))
+    end, other = vlm.tokenizer.convert_tokens_to_ids(["<|im_end|>", "<|endoftext|>"])
+    assert (vlm.tokenizer.eos_token_id, vlm.eos) == (other, {end, other})
+    ids = vlm.encode_completion("x")
+    assert ids[-1] == end
+    asked = {"role": "user", "content": [{"type": "text", "text": "?"}]}
+    answered = [asked, {"role": "assistant", "content": [{"type": "text", "text": "x"}]}]
+    template = vlm.processor.apply_chat_template
+    before, whole = template([asked], tokenize=False, add_generation_prompt=True), template(answered, tokenize=False)
+    asked_ids, whole_ids = vlm.tokenizer.encode(before), vlm.tokenizer.encode(whole)
+    assert whole_ids[: len(asked_ids) + len(ids)] == [*asked_ids, *ids]
+    silent = PromptProcessor(vlm.family, {}, frozenset({other}))
+    assert silent.encode_completion("x")[-1] == other, "sampling wouldn't end at the template's"
 
 
 @pytest.mark.parametrize("name", ["tiny:qwen9", "tiny:qwen2_5_vl:hidden=7", "tiny:qwen2_5_vl:depth=3", "/no/such/folder"])

@@ -15,6 +15,7 @@ from mmrl.policies.acting.guidance import Guidance
 from mmrl.policies.acting.vla import VLA
 from mmrl.policies.batches import ActionMicroBatch
 from mmrl.policies.critic import Critic
+from mmrl.policies.lora import disable_adapters, merge
 
 FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
 SEEDS, CALLS = torch.arange(50, 56), torch.arange(6)
@@ -252,6 +253,30 @@ def test_adapters_train_alone_and_are_saved(tmp_path):
     again = VLA(config, seed=1, source=tmp_path / "saved", dims=3, head="normal")
     one, two = (p.act(seen(), SEEDS, CALLS, 1.0).choices for p in (again, policy))
     torch.testing.assert_close(one, two, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("decoding", ["parallel", "one-by-one"])
+def test_adapters_of_the_head_count_and_are_merged_into_a_whole_policy(decoding, tmp_path):
+    config = PolicyConfig(model="tiny:openvla:hidden=32,layers=1", kind="vla", lora=LoraConfig(rank=2, target_modules=["head"]))
+    policy = VLA(config, seed=1, dims=3, decoding=decoding)
+    before = policy.act(seen(), SEEDS, CALLS, 1.0).logprobs_nKC
+    with torch.no_grad():
+        for name, p in policy.parameters():
+            if "lora_B" in name:
+                p.normal_(std=0.3, generator=torch.Generator().manual_seed(0))
+    drawn = policy.act(seen(), SEEDS, CALLS, 1.0)
+    assert (drawn.logprobs_nKC - before).abs().max() > 0.01
+    policy.logprobs(calls(policy, seen(), drawn.choices, drawn.logprobs_nKC), 1.0)[0].sum().backward()
+    assert all(p.grad is not None for name, p in policy.parameters() if "lora_" in name)
+    with disable_adapters(policy.model):
+        torch.testing.assert_close(policy.act(seen(), SEEDS, CALLS, 1.0).logprobs_nKC, before)
+
+    merge(policy.model)
+    policy.lora = None
+    policy.save(tmp_path / "whole")
+    whole = VLA(PolicyConfig(model=str(tmp_path / "whole"), kind="vla"), dims=3, decoding=decoding)
+    found = whole.act(seen(), SEEDS, CALLS, 1.0)
+    torch.testing.assert_close((found.choices, found.logprobs_nKC), (drawn.choices, drawn.logprobs_nKC), atol=1e-4, rtol=1e-4)
 
 
 def test_a_critic_reads_the_hidden_states_before_the_actions():

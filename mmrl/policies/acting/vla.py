@@ -14,7 +14,6 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
-from torch.nn.functional import linear
 from transformers import DynamicCache
 
 from mmrl.api.errors import UserError
@@ -30,6 +29,7 @@ from mmrl.policies.acting.saved_policy import SETTINGS
 from mmrl.policies.acting.seeing import Inputs, Seeing
 from mmrl.policies.acting.vla_options import DEFAULTS, SPREADS, VLAOptions, published
 from mmrl.policies.batches import ActionMicroBatch
+from mmrl.policies.lora import some_outputs
 from mmrl.policies.openvla import components
 from mmrl.policies.vlm.embedding import embeddings_replaced
 from mmrl.policies.vlm.families import Family
@@ -53,7 +53,7 @@ class VLA(ActingPolicy):
     ) -> None:
         own = VLAOptions(**given)
         dims, chunk, asked = own.dims, own.chunk, own.asked()
-        self.dims, self.chunk, self.lora, self.history = dims, chunk, config.lora, own.history
+        self.dims, self.chunk, self.history = dims, chunk, own.history
         beside = published(config, own.statistics)
         way = DEFAULTS | beside.options | asked
         self.use_statistics(beside.statistics, own)
@@ -95,6 +95,15 @@ class VLA(ActingPolicy):
         """See `VLM.check`; and what lies beside the weights of a published checkpoint."""
         VLM.check(config)
         vla_options.check_files(config)
+
+    @property
+    def lora(self) -> Any:
+        """Those of the `VLM`, which saves them."""
+        return self.vlm.lora
+
+    @lora.setter
+    def lora(self, config: Any) -> None:
+        self.vlm.lora = config
 
     def _place_ids(self, rows: int, bins: int) -> None:
         """Set the ids of the bins, at the end of the vocabulary, and before them an id for each slot."""
@@ -170,7 +179,7 @@ class VLA(ActingPolicy):
 
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Logits of the bins alone, [..., B]."""
-        return linear(hidden, self.vlm.model.get_output_embeddings().weight[self.action_ids])
+        return some_outputs(self.vlm.model.get_output_embeddings(), hidden, self.action_ids)
 
     def features(self, seen: Observation) -> tuple[torch.Tensor, torch.Tensor]:
         count, empty = len(seen), self.decoding == "oft"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,9 @@ def prepare(name: str, given: Path, options: Gr00tOptions) -> Prepared:
         plan = read_plan(folder)
     if (given / PROCESSOR).is_file():
         files = read_files(given)
+        if plan.lerobot:  # adapters of a model that LeRobot saved: a user's statistics may have been added to what its files say
+            before = read_files(folder)
+            files = replace(files, own=(files.settings, files.statistics) == (before.settings, before.statistics))
     else:
         files = tiny.files(embodiment or OWN) if new else read_files(folder)
     chosen = files.chosen(embodiment or (OWN if new else ""))
