@@ -102,7 +102,20 @@ def planted(folder: Path, fault: Fault, number: int) -> Iterator[None]:
 
 def run(folder: Path, tests: Sequence[str], *options: str, seconds: float = SECONDS) -> tuple[int | None, list[str]]:
     """(exit code of pytest, its lines about failures and errors); the code is None when it took too long."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow and not gpu", *options, *tests]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-c",
+        "pyproject.toml",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-m",
+        "not slow and not gpu",
+        *options,
+        *tests,
+    ]
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
     with subprocess.Popen(command, cwd=folder, env=environment(folder), start_new_session=True, **pipes) as process:
         try:

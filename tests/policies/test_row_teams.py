@@ -20,7 +20,8 @@ from mmrl.train.checks.compute import check_sequence_parallel
 from mmrl.train.checks.run_file import check_model
 
 TWO = [
-    {"family": "qwen2_5_vl", "team": 2, "sharded": True, "checkpointed": True},  # a text, and pictures of several sizes
+    # a text, pictures of several sizes, and passes in which a rank looks at none
+    {"family": "qwen2_5_vl", "team": 2, "sharded": True, "checkpointed": True, "budget": 100},
     {"family": "qwen3_vl", "team": 2, "small": True, "pictures": [4]},  # what is added to pictures; attention by blocks
 ]
 MORE = [
