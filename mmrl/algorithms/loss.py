@@ -66,7 +66,8 @@ def sequence_surrogate(
     """The clipped objective with one ratio per rollout (Zheng et al., GSPO, equations 5 and 7).
 
     This ratio is the exponential of the mean log-ratio of the rollout's tokens. Its bounds are much narrower than a token's, and
-    the gradient reaches every token through the mean. Meant for `normalise="sequence"`.
+    the gradient reaches every token through the mean. Meant for `normalise="sequence"`, and for policies that write: all tokens
+    of a rollout must be in one micro-batch.
 
     clip_low: the ratio is clipped at 1 - clip_low. clip_high: the ratio is clipped at 1 + clip_high.
 
@@ -229,5 +230,5 @@ def average(
     if normalise == "token":
         return values_L.sum() / max(batch.num_tokens, 1)
     if normalise == "constant":
-        return values_L.sum() / (max(batch.num_rollouts, 1) * constant)
-    return (values_L / batch.lengths_N[micro.rollout_L]).sum() / max(batch.num_rollouts, 1)
+        return values_L.sum() / ((batch.num_rollouts or 1) * constant)
+    return (values_L / batch.lengths_N[micro.rollout_L]).sum() / (batch.num_rollouts or 1)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from mmrl.api.errors import LimitReached, PluginError, plugin_errors
+from mmrl.api.errors import LimitReached, PluginError, UserError, plugin_errors
 from mmrl.api.interfaces import Task
 from mmrl.api.seeds import derive
 from mmrl.api.specs import VerifierSpec
@@ -100,7 +100,7 @@ class Answering:
     ) -> Answers:
         """A task's prompts with their answers. alter: changes a prompt before it is answered; how: describes the change in words.
         watched: picks episodes among the first answers. steering: for answers to videos. Raises LimitReached if more scores
-        failed than `judge.failure_limit` allows."""
+        failed than `judge.failure_limit` allows, UserError if every episode was lost."""
         entry, settings = self.setup.entries[label], self.config.evaluate
         answered: list[Prompt] = []
         own: dict[int, list[Case]] = {}
@@ -139,13 +139,16 @@ class Answering:
         return answer
 
     def check_failures(self, scores: Sequence[Score], where: str) -> None:
-        """Raise LimitReached if more scores failed than `judge.failure_limit` allows, or all."""
+        """Raise LimitReached if more scores failed than `judge.failure_limit` allows, or all; UserError if every episode was
+        lost."""
         failed = [s for s in scores if s.failed]
         gone = sum(s.lost for s in failed)  # the verifier didn't fail
+        if gone == len(scores):
+            raise UserError(f"{where}: every episode was lost, {gone} in all: {failed[0].detail}; mend what the warnings name")
         if len(failed) - gone > self.config.judge.failure_limit * (len(scores) - gone) or len(failed) == len(scores):
             raise LimitReached(
-                f"{where}: {len(failed)} of {len(scores)} scores failed, more than judge.failure_limit = "
-                f"{self.config.judge.failure_limit} allows; the first: {failed[0].detail}",
+                f"{where}: {len(failed) - gone} of {len(scores) - gone} scores failed, more than judge.failure_limit = "
+                f"{self.config.judge.failure_limit} allows; the first: {next(s.detail for s in failed if not s.lost)}",
                 alarm="failure_limit",
             )
 

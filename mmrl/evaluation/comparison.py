@@ -14,7 +14,8 @@ from typing import Any
 
 from mmrl.api.errors import UserError
 from mmrl.api.statistics import mean_interval, wilson
-from mmrl.evaluation.paired_tests import PairedDifference, paired_difference
+from mmrl.evaluation.paired_tests import EQUAL, PairedDifference, paired_difference
+from mmrl.evaluation.results import confidence_interval
 from mmrl.run_folder.excerpt import read_excerpt
 from mmrl.run_folder.reader import item_files, read_items
 from mmrl.run_folder.writer import MAY_CHANGE, RunFolder
@@ -59,7 +60,7 @@ class SeedGroup:
     lowest: float
     highest: float
     low: float
-    """Bounds of the mean's 95% interval, with Student's t over the runs."""
+    """Bounds of the mean's 95% interval, with Student's t over the runs; infinite for equal graded means."""
     high: float
 
 
@@ -72,7 +73,7 @@ class Comparison:
     verifier: str
     n: int
     values: tuple[tuple[float, float, float], ...]
-    """(mean, bounds of its 95% interval over the prompts) of each run."""
+    """(mean, bounds of its 95% interval over the prompts) of each run; infinite for one graded prompt, or equal graded values."""
     paired: PairedDifference | None
     """The second run's values minus the first's; None unless there are two runs."""
     groups: tuple[SeedGroup, ...]
@@ -191,6 +192,9 @@ def _with_interval(values: Sequence[float], bounds: tuple[float, float]) -> tupl
 
 
 def _student(values: Sequence[float], bounds: tuple[float, float]) -> tuple[float, float]:
+    """Equal values would have an empty interval; it is unknown, here infinite, if their range is."""
+    if max(values) - min(values) <= EQUAL:
+        return confidence_interval(values, *bounds, counted=False) if math.isfinite(bounds[1]) else bounds
     low, high = mean_interval(values)
     return max(low, bounds[0]), min(high, bounds[1])
 

@@ -15,6 +15,8 @@ from mmrl.api.statistics import Z, mean_interval
 
 DRAWS = 9999
 """Random draws of a test that can't be exact."""
+EQUAL = 1e-9
+"""Values that differ by less are equal."""
 SUMS = 20_000
 """Maximal number of different sums of an exact permutation test."""
 
@@ -29,7 +31,8 @@ class PairedDifference:
     """Mean of the second's values minus the first's."""
     low: float
     high: float
-    """Bounds of its 95% interval; infinite for one graded item."""
+    """Bounds of its 95% interval; infinite for one graded item, or graded differences that are all equal, which say nothing of
+    their spread."""
     wins: int
     """Number of items on which the second is better."""
     losses: int
@@ -54,7 +57,7 @@ def paired_difference(first: Sequence[float], second: Sequence[float]) -> Paired
     if all(v in (0.0, 1.0) for v in (*first, *second)):
         (low, high), p, test = proportions_interval(wins, losses, n), mcnemar(wins, losses), "McNemar's exact test"
     else:
-        low, high = mean_interval(differences)
+        low, high = mean_interval(differences) if max(differences) - min(differences) > EQUAL else (-math.inf, math.inf)
         p, exact = sign_flips(differences)
         test = "exact sign-flip test" if exact else f"sign-flip test, {DRAWS} draws"
     return PairedDifference(

@@ -157,8 +157,9 @@ class Batch:
     """`Targets` with the other inputs of the policy's forward pass: `MicroBatch`, `ActionMicroBatch`, or a plugin's class."""
     num_tokens: int
     """Trained tokens over all micro-batches and ranks: the normaliser of token means."""
-    num_rollouts: int
-    """Trained rollouts over all micro-batches and ranks: the normaliser of sequence means."""
+    num_rollouts: float
+    """Trained rollouts over all micro-batches and ranks: the normaliser of sequence means. Of an episode whose calls are dealt to
+    several mini-batches, each counts its share."""
     lengths_N: torch.Tensor
     """int64 trained tokens per rollout."""
     groups_N: torch.Tensor | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -98,7 +99,7 @@ class OpenedTask(OpenedVerifiers):
         self._seen: tuple[Prompt | None, Sizes] = (None, ((), ()))
 
     def prompts(self, split: str = "train", seed: int = 0, *, answers: bool = True) -> Prompts:
-        return OpenedPrompts(self.id, self._items(split, seed), None if answers else (split, seed))
+        return OpenedPrompts(self.id, self._items(split, seed), None if answers else (split, operator.index(seed)))
 
     def gold(self, prompt: Prompt) -> str:
         return gold_completion(self.task, self._with_answer(prompt))
@@ -197,6 +198,7 @@ class OpenedPrompts:
         return len(self._items)
 
     def __getitem__(self, index: int) -> Prompt:
+        index = operator.index(index)  # a place has plain data, and a program may count in NumPy's numbers
         if not -len(self) <= index < len(self):
             raise IndexError(f"task {self._label!r} has {len(self)} prompts in this split, and no number {index}")
         index %= len(self)

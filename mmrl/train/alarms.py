@@ -65,6 +65,16 @@ class AlarmEvent:
     """Whether the alarm ends the run."""
 
 
+class AlarmStop(LimitReached):
+    """An alarm that ends the run.
+
+    warnings: the other new alarms of that step or evaluation. Tell them first: a resumed run takes them as told."""
+
+    def __init__(self, step: int, event: AlarmEvent, warnings: Sequence[AlarmEvent]) -> None:
+        super().__init__(f"step {step}: {event.text}", alarm=event.alarm, task=event.task)
+        self.warnings = warnings
+
+
 @dataclass(frozen=True, slots=True)
 class PluginAlarm:
     """An alarm of a plugin, with its options bound and the thresholds of the run file."""
@@ -125,7 +135,7 @@ class History:
 class AlarmMonitor:
     """Compares each step and each evaluation with `[limits]`.
 
-    `step` and `evaluated` return new alarms, each once per stage (and per task, if it is about a task), and raise LimitReached
+    `step` and `evaluated` return new alarms, each once per stage (and per task, if it is about a task), and raise AlarmStop
     when a `stop` limit is reached. The alarms depend only on the figures since the stage began and on the last evaluation before
     it.
     """
@@ -339,10 +349,10 @@ class AlarmMonitor:
 
 
 def _stopping(step: int, alarms: list[AlarmEvent]) -> list[AlarmEvent]:
-    """Return the same alarms. Raises LimitReached for the first that ends the run."""
+    """Return the same alarms. Raises AlarmStop for the first that ends the run."""
     for event in alarms:
         if event.stop:
-            raise LimitReached(f"step {step}: {event.text}", alarm=event.alarm, task=event.task)
+            raise AlarmStop(step, event, [other for other in alarms if not other.stop])
     return alarms
 
 

@@ -24,7 +24,7 @@ from mmrl.rollout.collector import Collector, make_collector
 from mmrl.rollout.generate.sampling import SamplingParams
 from mmrl.run_folder.writer import RunFolder
 from mmrl.train import checkpoint
-from mmrl.train.alarms import AlarmEvent, AlarmMonitor
+from mmrl.train.alarms import AlarmEvent, AlarmMonitor, AlarmStop
 from mmrl.train.checks.gold_rewards import gold_warnings
 from mmrl.train.metrics import StepTimer, memory, peak_memory
 from mmrl.train.position import Position
@@ -83,8 +83,8 @@ class Run:
         self.proof = SmokeProof() if config.smoke else None
         self._failing: set[tuple[str, str]] = set()
         """(plugin, hook) of observers that have failed, which are noted once."""
-        self._lost_steps = 0
-        """Number of steps in a row in which every episode was lost."""
+        self._lost_steps: set[int] = set()
+        """The latest steps in a row in which every episode was lost; a step may report several times."""
 
     # -- called by steps --------------------------------------------------------------------------------------------------
 
@@ -108,16 +108,17 @@ class Run:
         for score, prompt in failed[:8]:
             self.folder.error(self.at.step + 1, f"{prompt.task} {prompt.id}", score.detail)
         gone = sum(s.lost for s, _ in failed)
-        self._lost_steps = self._lost_steps + 1 if gone and gone == len(scored) else 0
-        if self._lost_steps >= LOST_STEPS:
+        self._lost_steps = self._lost_steps | {self.at.step} if gone and gone == len(scored) else set()
+        if len(self._lost_steps) >= LOST_STEPS:
             raise UserError(
                 f"every episode of {LOST_STEPS} steps in a row was lost, up to step {self.at.step + 1}: see the environments' "
                 f"errors in {self.folder.path}/errors.jsonl"
             )
         if len(failed) - gone > self.config.judge.failure_limit * (len(scored) - gone):
             raise LimitReached(
-                f"{len(failed)} of {len(scored)} scores of step {self.at.step + 1} failed, more than judge.failure_limit = "
-                f"{self.config.judge.failure_limit} allows; the first: {next(s.detail for s, _ in failed if not s.lost)}",
+                f"{len(failed) - gone} of {len(scored) - gone} scores of step {self.at.step + 1} failed, more than "
+                f"judge.failure_limit = {self.config.judge.failure_limit} allows; the first: "
+                f"{next(s.detail for s, _ in failed if not s.lost)}",
                 alarm="failure_limit",
             )
 
@@ -126,10 +127,18 @@ class Run:
         self.folder.error(self.at.step + 1 if step is None else step, where, what)
         self.progress.note(what)
 
-    def alarm(self, where: str, event: AlarmEvent) -> None:
-        """Write an alarm to `errors.jsonl` and show it."""
-        self.folder.error(self.at.step, where, event.text, alarm=event.alarm, task=event.task)
-        self.progress.note(event.text)
+    def alarms(self, where: str, read: Callable[[], Sequence[AlarmEvent]]) -> None:
+        """Write new alarms to `errors.jsonl` and show them, also if another one ends the run. Raises AlarmStop."""
+        stop: AlarmStop | None = None
+        try:
+            found = read()
+        except AlarmStop as error:
+            found, stop = error.warnings, error
+        for event in found:
+            self.folder.error(self.at.step, where, event.text, alarm=event.alarm, task=event.task)
+            self.progress.note(event.text)
+        if stop:
+            raise stop
 
     # -- stages ---------------------------------------------------------------------------------------------------------
 
@@ -218,8 +227,7 @@ class Run:
         self.progress.step_finished(self.at.step, metrics)
         self.trackers.log(self.at.step, metrics)
         self.observe("mmrl_step_finished", run=self.folder, step=self.at.step, metrics=dict(metrics))
-        for event in self.watch.step(self.at.stage, self.at.step, metrics):
-            self.alarm(stage.kind, event)
+        self.alarms(stage.kind, lambda: self.watch.step(self.at.stage, self.at.step, metrics))
         self.look(stage)
         every = self.config.checkpoint.every
         if every and self.at.step % every == 0:
@@ -262,8 +270,7 @@ class Run:
             if self.at.step:
                 self.save()
         self.folder.keep_episodes((self.at.best_step, self.at.step))
-        for event in self.watch.evaluated(self.at.step, figures):
-            self.alarm("evaluation", event)
+        self.alarms("evaluation", lambda: self.watch.evaluated(self.at.step, figures))
 
     @contextlib.contextmanager
     def _averaged(self) -> Iterator[None]:

@@ -115,6 +115,11 @@ def test_the_budget_ends_further_questions():
     with stub_endpoint() as stub:  # an answer takes 14 tokens
         found = ask(stub, "a", "b", "c", max_total_tokens=20, concurrency=1)
         assert isinstance(found[2], NoAnswer) and "max_total_tokens = 20" in str(found[2]) and len(stub.bodies) == 2
+    nothing = [body(json.dumps(completion(*one)).encode()) for one in ((None, "length"), ("x", "content_filter"))]
+    with stub_endpoint(faults=nothing) as stub:  # what holds no answer takes tokens too: a model may have thought to its limit
+        found = ask(stub, "a", "b", "c", max_total_tokens=20, concurrency=1)
+        assert "cut it off before one: raise max_tokens" in str(found[0]) and "removed the answer" in str(found[1])
+        assert "max_total_tokens = 20" in str(found[2]) and len(stub.bodies) == 2
 
 
 def test_answers_are_kept_by_content(tmp_path):

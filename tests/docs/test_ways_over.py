@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import subprocess
 import tomllib
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from mmrl.algorithms.presets import load_algorithm, settings_of
 from mmrl.config import sections
 from mmrl.config.load import load_config
 from mmrl.ui.cli import COMMANDS
@@ -49,6 +51,7 @@ def rows(page: str, heading: str = "Keys") -> list[list[str]]:
     return [[cell.strip() for cell in row.strip("|").split("|")] for row in part.splitlines() if row.startswith("| `")]
 
 
+DEFAULTS = ("from-trl.md", "from-verl.md", "from-ms-swift.md")
 MIGRATIONS = ("from-trl.md", "from-verl.md", "from-ms-swift.md", "from-lerobot.md")
 
 
@@ -67,6 +70,80 @@ def test_the_run_files_of_the_ways_over_are_valid(page, tmp_path):
         tomllib.loads(text)
         (tmp_path / "run.toml").write_text(text)
         assert load_config(tmp_path / "run.toml").name
+
+
+def assigned(line: str) -> tuple[str, object]:
+    """The dotted key and the value of a cell such as `stages.schedule = "linear"`."""
+    key, _, value = line.strip("`").partition(" = ")
+    return key, tomllib.loads(f"value = {value}")["value"]
+
+
+def defaults(key: str) -> object:
+    """mmrl's default of a dotted key, an algorithm's for those of `stages.settings`."""
+    if key.startswith("stages.settings."):
+        name = key.rpartition(".")[2]
+        algorithm = load_algorithm("ppo" if name == "lam" else "grpo", {})
+        if name == "normalise":
+            return algorithm.normalise
+        found = settings_of(algorithm.loss) | settings_of(algorithm.advantage)
+        return found[name]
+    section, *inside, last = key.split(".")
+    model = sections.RlStage if section == "stages" else sections.RunConfig.model_fields[section].annotation
+    for part in inside:
+        (model,) = docs_models(model.model_fields[part].annotation)
+    return model.model_fields[last].default
+
+
+@pytest.mark.parametrize("page", DEFAULTS)
+def test_the_other_defaults_are_ours_and_can_be_changed_to_theirs(page):
+    found = rows(page, "Other defaults")
+    assert len(found) > 4
+    for _, _, ours, wanted in found:
+        key, value = assigned(ours)
+        other = assigned(f"{key} = " + wanted.strip("`"))[1]
+        assert defaults(key) == value != other, f"{page}: {key}"
+        section, *inside, last = key.split(".")
+        if inside[:1] == ["settings"]:
+            load_algorithm("ppo" if last == "lam" else "grpo", {last: other})
+            continue
+        table = {last: other}
+        for part in reversed(inside):
+            table = {part: table}
+        model = sections.RlStage if section == "stages" else sections.RunConfig.model_fields[section].annotation
+        model.model_validate({"kind": "rl", "steps": 1, **table} if section == "stages" else table)
+
+
+def same(theirs: object, said: str) -> bool:
+    """Whether a default of another program, maybe an enumeration's member, is what a cell says."""
+    return str(getattr(theirs, "value", theirs)) == said.strip("`")
+
+
+@pytest.mark.slow
+def test_the_run_file_from_trl_is_the_script():
+    """The script's batch, and TRL's defaults that it leaves, in the run file's own words."""
+    trl = pytest.importorskip("trl")
+    text = (DOCS / "from-trl.md").read_text()
+    script = re.search(r"```python\n(.*?)```", text, re.DOTALL)[1]
+    made: dict[str, object] = {"GRPOConfig": functools.partial(trl.GRPOConfig, bf16=False)}  # which needs a GPU
+    exec("\n".join(line for line in script.splitlines() if line.startswith(("batch", "config"))), made)
+    config = made["config"]
+    stage = sections.RlStage.model_validate(tomllib.loads(re.search(r"```toml\n(.*?)```", text, re.DOTALL)[1])["stages"][0])
+    completions = config.per_device_train_batch_size * config.gradient_accumulation_steps
+    assert stage.prompts_per_step * stage.group_size == completions and stage.group_size == config.num_generations
+    assert stage.minibatches == config.steps_per_generation / config.gradient_accumulation_steps == 1
+    assert (stage.steps, stage.learning_rate, stage.kl_coef) == (config.max_steps, config.learning_rate, config.beta)
+    assert stage.kl_bias_correction == config.use_bias_correction_kl and same(config.lr_scheduler_type, stage.schedule)
+    assert config.loss_type == "dapo" and stage.settings == {"normalise": "token"}
+
+
+@pytest.mark.slow
+def test_the_defaults_of_trl_are_its():
+    trl = pytest.importorskip("trl")
+    import dataclasses
+
+    known = {field.name: field.default for field in dataclasses.fields(trl.GRPOConfig)}
+    for theirs, said, *_ in rows("from-trl.md", "Other defaults"):
+        assert same(known[theirs.strip("`")], said), theirs
 
 
 @pytest.mark.slow
@@ -88,12 +165,16 @@ PEERS = {
         "    first, _, rest = name.partition('.')\n"
         "    return isinstance(at, dict) and first in at and (not rest or has(rest, at[first]))\n"
         "tree = yaml.safe_load(path.read_text())\n"
-        "unknown = [name for name in NAMES if not has(name, tree)]\n",
+        "unknown = [name for name in NAMES if not has(name, tree)]\n"
+        "def default(name, at=tree):\n"
+        "    first, _, rest = name.partition('.')\n"
+        "    return default(rest, at[first]) if rest else at[first]\n",
     ),
     "from-ms-swift.md": (
         "swift",
         "from swift.arguments import RLHFArguments\nfrom dataclasses import fields\n"
-        "unknown = set(NAMES) - {field.name for field in fields(RLHFArguments)}\n",
+        "known = {field.name: field.default for field in fields(RLHFArguments)}\n"
+        "unknown, default = set(NAMES) - set(known), known.get\n",
     ),
     "from-lerobot.md": (
         "lerobot",
@@ -111,9 +192,11 @@ def test_the_keys_of_others_are_theirs(page):
     if not python.exists():
         pytest.skip(f"{peer} is not installed in {python.parents[1]}: make peers")
     names = sorted({name for theirs, *_ in rows(page) for name in re.findall(r"`([\w.]+)`", theirs)})
-    done = subprocess.run(
-        [python, "-c", f"NAMES = {names!r}\n{program}assert not unknown, unknown"], capture_output=True, text=True, timeout=200
-    )
+    said = {theirs.strip("`"): value.strip("`") for theirs, value, *_ in rows(page, "Other defaults")} if page in DEFAULTS else {}
+    program += "assert not unknown, unknown\n"
+    if said:
+        program += f"wrong = {{n: default(n) for n, d in {said!r}.items() if str(default(n)) != d}}\nassert not wrong, wrong\n"
+    done = subprocess.run([python, "-c", f"NAMES = {names!r}\n{program}"], capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr[-1500:]
 
 

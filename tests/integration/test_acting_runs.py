@@ -286,6 +286,7 @@ def test_a_simulator_that_breaks_costs_its_episode_and_no_more(tmp_path):
         ({"stages": [{**GRPO, "hints": "ghpo"}]}, "stages.0.hints is for answers in words|hints is for answers in words"),
         ({"stages": [{**GRPO, "overlong": "mask"}]}, "overlong is for answers in words"),
         ({"stages": [{**GRPO, "length": {}}]}, "length is for answers in words"),
+        ({"stages": [{**GRPO, "algorithm": "gspo"}]}, "the loss of gspo is for policies that write, and robotics/small acts"),
         ({"stages": [{"kind": "distill", "steps": 1, "teacher": "x"}]}, 'divergence = "reverse": with this teacher'),
         ({"stages": [{"kind": "sft", "steps": 1, "split": "demo"}]}, "has no split 'demo': choose one of warm, train, test"),
         ({"simulate": {"device": "cuda:77"}}, "simulate.device = 'cuda:77'"),

@@ -161,11 +161,11 @@ def losing(tmp_path, monkeypatch):
     (tmp_path / "losing.py").write_text(LOSING)
     monkeypatch.setenv("MMRL_PLUGIN_FILES", str(tmp_path / "losing.py"))
     stage = {"kind": "rl", "steps": 6, "prompts_per_step": 2, "group_size": 4, "learning_rate": 1e-3}
-    yield lambda lost: runs.toy_config(
+    yield lambda lost, algorithm="grpo", held_out=0: runs.toy_config(
         tmp_path / "runs",
         tasks=[{"id": "losing/talk", "options": {"lost": lost}}],
-        stages=[stage],
-        evaluate={"num_prompts": 0},
+        stages=[{**stage, "algorithm": algorithm}],
+        evaluate={"num_prompts": held_out},
         generate={"max_tokens": 3, "max_turns": 2},
     )
     sys.modules.pop("losing", None)
@@ -180,6 +180,15 @@ def test_a_browser_that_dies_in_a_step_doesn_t_end_the_run(losing):
     assert 1 <= shares.count(1.0) <= 2 and shares[0] == shares[-1] == 0
 
 
-def test_environments_that_are_always_lost_end_it(losing):
-    with pytest.raises(UserError, match=r"every episode of 3 steps in a row was lost, up to step 5: see .*errors\.jsonl"):
-        runs.run(losing("n >= 16"))
+@pytest.mark.parametrize("lost, algorithm, last", [("n >= 16", "grpo", 5), ("True", "remax", 3)])
+def test_environments_that_are_always_lost_end_it(losing, lost, algorithm, last):
+    """ReMax reports twice a step: its greedy completions too."""
+    with pytest.raises(UserError, match=rf"every episode of 3 steps in a row was lost, up to step {last}: see .*errors\.jsonl"):
+        runs.run(losing(lost, algorithm))
+
+
+def test_an_evaluation_whose_episodes_are_all_lost_says_so(losing):
+    """And blames no verifier."""
+    with pytest.raises(UserError, match=r"^evaluation of 'losing/talk': every episode was lost, 2 in all: its env") as told:
+        runs.run(losing("True", held_out=2))
+    assert "failure_limit" not in str(told.value)

@@ -257,12 +257,15 @@ def test_waiting_threads_spin_shortly_unless_the_environment_says_otherwise(give
 
 def test_what_ended_a_run_is_written_down(tmp_path):
     """A limit that stops a run: one line for the person, the same in errors.jsonl."""
-    config = runs.toy_config(tmp_path, stages=[{**RL, "steps": 12}], limits={"zero_std": 0.0})
+    limits = {"zero_std": 0.0, "answer_collapse": {"warn": 0.0}}
+    config = runs.toy_config(tmp_path, stages=[{**RL, "steps": 12}], limits=limits)
     with pytest.raises(UserError, match=r"limits\.zero_std") as told:
         runs.run(config)
     written = [json.loads(line) for line in (tmp_path / "toy" / "errors.jsonl").read_text().splitlines()]
     ended = {"step": 10, "where": "the end of the run", "what": str(told.value), "alarm": "zero_std", "level": "stop"}
     assert written[-1] == ended
+    warned = [(row["step"], row["alarm"]) for row in written[:-1] if "alarm" in row]
+    assert warned == [(10, "answer_collapse")], "a warning of the same step"
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,11 @@
 """`mmrl.open_task`: prompts, scores and episodes for other programs, on a plugin whose verifiers and environments misbehave."""
 
 import asyncio
+import json
 import pickle
 import warnings
 
+import numpy
 import pytest
 
 import mmrl
@@ -200,6 +202,8 @@ def test_prompts_without_answers_find_them_again(mixed):
         assert mixed.case(blind, "x").answer == prompt.answer and mixed.case(blind, "x").meta == prompt.meta
         assert mixed.gold(blind) == mixed.gold(prompt)
         assert (blind.id, blind.messages) == (prompt.id, prompt.messages)
+    counted = mixed.prompts("test", numpy.int64(1), answers=False)[numpy.int64(0)]
+    assert mixed.case(counted, "x").answer == shown[0].answer and json.loads(json.dumps(counted.meta)) == counted.meta
     for place in (["test", 1, 99], ["test", 1], "x", [1, 2, 3]):
         with pytest.raises(UserError, match="has the place"):
             mixed.case(mmrl.Prompt(messages=(), meta={"mmrl_place": place}), "x")

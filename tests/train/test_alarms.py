@@ -13,7 +13,7 @@ from mmrl import AlarmReading
 from mmrl.api.errors import PluginError, UserError
 from mmrl.config.sections import Alarm, JudgeConfig, LimitsConfig
 from mmrl.run_folder.files import line
-from mmrl.train.alarms import AlarmEvent, AlarmMonitor, PluginAlarm
+from mmrl.train.alarms import AlarmEvent, AlarmMonitor, AlarmStop, PluginAlarm
 
 OFF = dict.fromkeys(LimitsConfig.model_fields.keys() - {"alarms"}, Alarm())
 
@@ -205,6 +205,17 @@ def test_a_stop_ends_the_run_at_its_threshold(alarm: str, key: str, values: list
     message = str(stopped.value)
     assert message.startswith(f"step {len(values)}: ") and "\n" not in message
     assert message.endswith(f"; or raise limits.{alarm}.stop = {stop:g}, and go on with --resume")
+
+
+def test_a_stop_has_the_warnings_of_its_step() -> None:
+    """In either order: a resumed run takes both as told."""
+    for warned, stops in (("clip_share", "answer_collapse"), ("answer_collapse", "clip_share")):
+        monitor = AlarmMonitor(LimitsConfig(**{**OFF, warned: Alarm(warn=0.5), stops: Alarm(stop=0.5)}))
+        figures = {"clip_share": 0.6, "answers/most_common_share": 0.6}
+        assert [monitor.step(0, step, figures) for step in range(1, 5)] == [[]] * 4
+        with pytest.raises(AlarmStop, match=rf"limits\.{stops}\.stop") as stopped:
+            monitor.step(0, 5, figures)
+        assert [event.alarm for event in stopped.value.warnings] == [warned]
 
 
 # -- evaluations ----------------------------------------------------------------------------------------------------------

@@ -25,8 +25,9 @@ SMALL = PolicyConfig(kind="robotics/small", model="mlp", options={"dims": 1, "st
 STAGE = {"kind": "recap", "steps": 1, "bins": 41, "hidden": [32], "value_learning_rate": 3e-3, "value_batch_size": 64}
 
 
-def conditioned(**keys: Any) -> Conditioned:
+def conditioned(dtype: torch.dtype = torch.float32, **keys: Any) -> Conditioned:
     policy, stage = make_policy(SMALL, device="cpu", seed=2), RecapStage(**(STAGE | keys))
+    policy.model.to(dtype)
     return Conditioned(Learner(policy, stage), Eyes(policy), stage, 5)  # type: ignore[arg-type]
 
 
@@ -96,17 +97,28 @@ def test_each_task_has_a_threshold_of_its_own_and_an_expert_s_actions_are_positi
     assert metrics["recap/above_share"] == pytest.approx((sum(labels) - 5) / 35)
 
 
-def test_a_restart_goes_back_to_the_beginning() -> None:
-    learner, experience = conditioned(value_updates=3), filled(episode(1.0, 6, True))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_restart_goes_back_to_the_beginning(dtype: torch.dtype) -> None:
+    """With weights of 16 bits their float32 masters too, and the mean weights."""
+    learner, experience = conditioned(dtype, value_updates=3, learning_rate=0.1, ema_decay=0.9), filled(episode(1.0, 6, True))
     first = [p.detach().clone() for _, p in learner.imitator.policy.parameters()]
     values = [p.detach().clone() for p in learner.values.parameters()]
     learner.learn_values(experience, 0)
-    with torch.no_grad():
+
+    def step() -> list[torch.Tensor]:
         for _, parameter in learner.imitator.policy.parameters():
-            parameter.add_(1.0)
+            parameter.grad = torch.ones_like(parameter)
+        learner.optimizer.gather()
+        learner.optimizer.step(0)
+        found = [x.detach().clone() for x in learner.optimizer.state().values()]
+        return found + [p.detach().clone() for _, p in learner.imitator.policy.parameters()]
+
+    once = step()
+    step()
     learner.restart()
     assert all(torch.equal(a, b) for a, (_, b) in zip(first, learner.imitator.policy.parameters(), strict=True))
     assert all(torch.equal(a, b) for a, b in zip(values, learner.values.parameters(), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(once, step(), strict=True))
 
 
 def test_a_resumed_learner_is_the_learner_bit_for_bit() -> None:

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from mmrl.algorithms.loss import average
 from mmrl.algorithms.signals import Signals
 from mmrl.api.episodes import Trajectory
 from mmrl.api.simulators.layout import values_per_target
@@ -173,6 +174,21 @@ def test_a_critics_values_belong_to_actions_or_to_calls(ratio):
             for call, pairs in slow_targets(t, ratio)
         ]
         assert found.tolist() == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize("ratio", RATIOS)
+@pytest.mark.parametrize("parts", [1, 2, 5])
+def test_every_mini_batch_is_an_average_over_episodes_however_their_calls_are_dealt(parts, ratio):
+    """Each call weighs one over its episode's length in all of them, and so a step is as long in each."""
+    credit = Credit(advantages=torch.tensor([1.0, 2.0, torch.nan, -1.0, 3.0]))
+    options = PackOptions(ratio=ratio, keep_zero=True, minibatches=parts, seed=7)
+    batches = pack_trajectories(rollouts(), credit, options, budget=2)
+    for batch in batches:
+        for way in ("sequence", "token"):
+            means = [average(torch.ones_like(m.advantages_L), m, batch, way) for m in batch.micro]
+            assert float(sum(means)) == pytest.approx(1.0, abs=1e-6)
+    counts = [batch.num_rollouts for batch in batches]
+    assert sum(counts) == pytest.approx(4.0, abs=1e-6) and (parts > 1 or counts == [4])
 
 
 # -- epochs ---------------------------------------------------------------------------------------------------------------

@@ -216,8 +216,24 @@ def test_a_3b_model_by_hand():
         assert parts.get("reference", 0) == copies * 2 * n, "DPO compares with a copy, SimPO with none"
         work = workload(config.model_copy(update={"stages": [pairs]}), pairs, shapes, Sizes())
         assert (work.group, work.sampled, work.looked_at, work.reference) == (2, False, 1, bool(copies))
+    turns = RlStage(kind="rl", steps=1, turn_critic={})
+    parts = {p.name: p.bytes for p in resident(shapes, config, turns, trained(shapes, None, turns))}
+    assert parts["frozen copy"] == 2 * n, "what critics of turns see with"
     eighth = {p.name: p.bytes for p in resident(shapes, config, RL, trained(shapes, None, RL), 0, 8)}
     assert eighth["optimiser"] == n and eighth["gathered for sampling"] == 2 * n - n // 4
+
+
+@pytest.mark.parametrize(("sampler", "copies"), [("local", 1), ("vllm", 0)])
+def test_who_samples_while_it_learns_holds_both_at_once(sampler, copies):
+    """And its own sampler has its own weights; engines have theirs elsewhere."""
+    now, late = (predict(run_file(compute={"sampler": sampler, "staleness": k}), GPUS["h200"]).stages[0] for k in (0, 1))
+    copy = sum(part.bytes for part in late.parts if part.name == "sampler's copy")
+    whole = sum({part.name: part.bytes for part in now.parts}.values())
+    assert copy == copies * sum(part.bytes for part in now.parts if part.name == "weights")
+    assert late.peaks == {"generate": whole + copy, "update": whole + copy} and late.certain == now.certain + copy
+    apart = {"sampler": sampler, "placement": "separate", "engines": 1}
+    now, late = (predict(run_file(compute={**apart, "staleness": k}), GPUS["h200"]).stages[0] for k in (0, 1))
+    assert now.peaks == late.peaks
 
 
 def test_logits_come_in_chunks():
@@ -260,6 +276,10 @@ def test_micro_batches_are_filled_as_the_packer_fills_them():
         assert sum(len(m.target_L) for m in made) == sum(m.targets for m in planned) == 20
         patches = sorted(int(m.media["image_grid_thw"].prod(-1).sum()) for m in made)
         assert patches == sorted(m.patches for m in planned)
+    stage = {"kind": "rl", "steps": 1, "prompts_per_step": 5, "group_size": 4, "minibatches": 3}
+    config = run_file(stages=[stage], train={"micro_batch_tokens": 1000})
+    work = workload(config, config.stages[0], shapes, Sizes(text=9, pixels=seen, completion=1))
+    assert [m.targets for m in work.micro] == [8, 8, 4] and work.updates == 3, "2, 2 and 1 groups"
 
 
 @pytest.mark.parametrize("budget, count", [(1000, 1), (60, 3), (10, 20)])

@@ -1,6 +1,7 @@
 """What a plan says of time: floating-point operations as torch counts them, and what follows from a machine by hand."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from mmrl.api.errors import UserError
 from mmrl.config.sections import PolicyConfig, RlStage, RunConfig
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.train.plan import check_fits, predict, sizes_of
-from mmrl.train.plan.machines import GB, GPUS, MIB, TERA, Machine, cpu, machine_by_name
+from mmrl.train.plan.machines import GB, GPUS, MIB, TERA, Machine, cpu, current_machine, machine_by_name
 from mmrl.train.plan.published import PUBLISHED
 from mmrl.train.plan.seconds import Cost, CostModel
 from mmrl.train.plan.shapes import shapes_of
@@ -224,6 +225,16 @@ def test_machines_have_names():
     assert machine_by_name("RTX_4090") is GPUS["rtx-4090"]
     with pytest.raises(UserError, match=r"'h20' is unknown. Did you mean 'h200'\?"):
         machine_by_name("h20")
+
+
+@pytest.mark.parametrize(
+    ("name", "known"), [("NVIDIA L4", "l4"), ("NVIDIA L40S", "l40s"), ("NVIDIA L40", ""), ("NVIDIA A100-SXM4-40GB", "a100-40gb")]
+)
+def test_a_gpu_is_known_by_its_whole_number(monkeypatch, name, known):
+    there = SimpleNamespace(name=name, total_memory=48 * 2**30)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: there)
+    found, count = current_machine("cuda:0", measured=False)
+    assert found == replace(GPUS[known or "l40s"], name=name, memory=48 * 2**30) and count == 1
 
 
 def test_this_cpu_is_measured():

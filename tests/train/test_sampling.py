@@ -37,6 +37,7 @@ class Numbers(Task):
         return replace(prompt, messages=[user_message(prompt.text.replace("p", "q"))], task="another's")
 
 
+LOST = "lost"
 SEED = derive(0, "sample", 0)
 SEEDS = [SEED, *(derive(SEED, call) for call in range(1, 9))]
 """Of the step's first completions, and of the later ones."""
@@ -47,11 +48,13 @@ def encode(prompt):
 
 
 def rollout(prompt, inputs, text, logprob=-1.0, reward=0.0):
+    """`LOST` is the text of an episode whose environment failed."""
+    status = Status.ENVIRONMENT_ERROR if text == LOST else Status.FINISHED
     length = int(text.partition(":")[2] or 2)
     turn = Turn(
         observed_ids=tuple(inputs.ids.tolist()), token_ids=(7,) * length, logprobs=(logprob,) * length, text=text, reward=reward
     )
-    return Conversation(prompt=prompt, group=99, turns=(turn,), status=Status.FINISHED, inputs=inputs)
+    return Conversation(prompt=prompt, group=99, turns=(turn,), status=status, inputs=inputs)
 
 
 class Collector:
@@ -797,6 +800,20 @@ def test_co_reward_replaces_groups_one_by_one_and_keeps_to_twice_the_prompts():
     assert names(found.groups) == ["p0", "q0", "p3", "q3"]
     assert [values(g) for g in found.groups[2:]] == [[0, 1, 0], [0, 1, 0]]
     assert found.counts == {"sampling/groups": 8.0, "sampling/filtered_share": 0.5}
+
+
+@pytest.mark.parametrize("labels", ["majority", "ttrv", "co-reward"])
+def test_lost_episodes_neither_vote_nor_count_as_wrong(labels):
+    """Their last answer, here the most frequent one, says nothing of the policy."""
+    answers = [LOST, LOST, "a", LOST, "b", "b"]
+    entropy = -(2 / 3 * math.log(2 / 3) + 1 / 3 * math.log(1 / 3)) / math.log(2)
+    one, two = (1 / 3 - 0.75 * entropy, 2 / 3 - 0.75 * entropy) if labels == "ttrv" else (0.0, 1.0)
+    step = Step({"p0": answers, "q0": answers, "p1": [LOST] * 6, "q1": [LOST] * 6}, labels=labels, group_size=6)
+    for group in step().groups:
+        found = [s.value for s in group.scores]
+        right = [None] * 6 if group.prompt.text in ("p1", "q1") else [None, None, one, None, two, two]
+        assert [v is None for v in found] == [v is None for v in right] == [s.lost for s in group.scores]
+        assert [v for v in found if v is not None] == pytest.approx([v for v in right if v is not None])
 
 
 def test_a_task_that_breaks_its_promises_is_named():

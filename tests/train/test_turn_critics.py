@@ -31,7 +31,7 @@ AT, SAID = {"first": 0, "second": 1, "out": 2}, {"good": 1.0, "bad": -1.0}
 def critics(rule: str = "returns", **keys: Any) -> Any:
     how = {"rule": rule, "gamma": GAMMA, "hidden": [32], "learning_rate": 5e-3, "updates": 150, "batch_size": 64} | keys
     stage = RlStage(kind="rl", steps=9, turn_critic=how)  # type: ignore[arg-type]
-    weight = torch.nn.Parameter(torch.arange(3.0))
+    weight = torch.nn.Parameter(torch.arange(3.0).bfloat16())  # as most policies are
     eyes = SimpleNamespace(width=WIDE, state=lambda: {"w": weight}, load=lambda x: weight.data.copy_(x["w"]))
     return KINDS[rule](eyes, stage, 5, torch.device("cpu"))  # type: ignore[arg-type]
 

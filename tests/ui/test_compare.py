@@ -106,6 +106,25 @@ def test_a_damaged_item_is_named(tmp_path, damage):
 # -- two runs -----------------------------------------------------------------------------------------------------------
 
 
+def test_equal_graded_values_are_not_certain(mmrl, tmp_path):
+    """How much they differ elsewhere is unknown; what is a share of answers that are right or wrong has a range."""
+    for name, values in (("a", "0.5"), ("b", "0.6"), ("c", "0.5")):
+        run = RunFolder.create(tmp_path / "runs" / name, {"name": name, "seed": ord(name)}, 0)
+        graded = [item(str(i), float(values)) for i in range(10)]
+        answers = [{**item(str(i), 0.5, task="t/b"), "values": [0.0, 1.0]} for i in range(10)]
+        run.items(4, graded + answers)
+    found = {task["task"]: task for task in json.loads(mmrl("runs/a", "runs/b", "--json"))["tasks"]}
+    assert json.dumps(found["t/a"]).count("null") == 6, found
+    low, high = wilson(5, 10)
+    lines = mmrl("runs/a", "runs/b").splitlines()
+    assert [line.partition("  p ")[0].split("(")[-1] for line in lines if line[:3] in ("  A", "  B") and "(" in line] == [
+        *["unknown)"] * 3,
+        *[f"{low:.3f} to {high:.3f})"] * 2,
+        "unknown)",
+    ]
+    assert "0.500" in mmrl("runs/a", "runs/b", "runs/c")
+
+
 def test_two_runs_are_compared_prompt_by_prompt(mmrl, tmp_path):
     make(tmp_path / "runs" / "a", "0000011111")
     make(tmp_path / "runs" / "b", "1111101111", algorithm="dapo")

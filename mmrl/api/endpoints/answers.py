@@ -23,6 +23,9 @@ class Answer:
 class NoAnswer(Exception):
     """A question has no answer: the endpoint failed, or the budget is used up. The message is one line."""
 
+    used = 0
+    """Tokens of question and answer all the same, as the endpoint counts them."""
+
 
 def read_reply(content: bytes) -> tuple[Answer, int]:
     """(the answer, tokens of question and answer) of a reply's body. Raises NoAnswer if it is no chat completion with a text."""
@@ -31,17 +34,21 @@ def read_reply(content: bytes) -> tuple[Answer, int]:
     except (ValueError, RecursionError):
         raise NoAnswer(f"its reply is no JSON: {content[:60]!r}") from None
     choice = _first(reply.get("choices")) if isinstance(reply, dict) else {}
+    usage = reply.get("usage") if isinstance(reply, dict) else None
+    usage = usage if isinstance(usage, dict) else {}
+    used, ended = _count(usage, "total_tokens"), choice.get("finish_reason")
     message = choice.get("message")
     message = message if isinstance(message, dict) else {}
     text, refusal = message.get("content"), message.get("refusal")
-    if not isinstance(text, str):
-        raise NoAnswer(f"its reply holds no answer{f': {refusal:.100}' if isinstance(refusal, str) else ''}")
-    if choice.get("finish_reason") == "content_filter":
-        raise NoAnswer("a filter of the endpoint removed the answer")
-    usage = reply.get("usage")
-    usage = usage if isinstance(usage, dict) else {}
-    finished = choice.get("finish_reason") != "length"
-    return Answer(text=text, finished=finished, num_tokens=_count(usage, "completion_tokens")), _count(usage, "total_tokens")
+    if isinstance(text, str) and ended != "content_filter":
+        return Answer(text=text, finished=ended != "length", num_tokens=_count(usage, "completion_tokens")), used
+    why = f": {refusal:.100}" if isinstance(refusal, str) else ""
+    if ended == "length":
+        why = ": the limit of tokens cut it off before one: raise max_tokens"
+    filtered = "a filter of the endpoint removed the answer" if isinstance(text, str) else ""
+    error = NoAnswer(filtered or f"its reply holds no answer{why}")
+    error.used = used
+    raise error
 
 
 def _first(choices: Any) -> dict[str, Any]:

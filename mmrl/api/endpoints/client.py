@@ -99,12 +99,16 @@ class ChatEndpoint(EndpointSettings):
             try:
                 answer, used = read_reply(await send(client, body))
             except NoAnswer as error:
+                self._spend_tokens(error.used)
                 return NoAnswer(f"{self.host}: {error}")
-        with self._lock:
-            self.total_tokens += used
+        self._spend_tokens(used)
         if self._answers:
             self._answers.put(self.base_url, body, dataclasses.asdict(answer))
         return answer
+
+    def _spend_tokens(self, used: int) -> None:
+        with self._lock:
+            self.total_tokens += used
 
     def _spend_call(self) -> str:
         """Count a call; the reason if the budget doesn't allow it."""

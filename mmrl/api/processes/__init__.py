@@ -26,6 +26,8 @@ GUARD_S = 2.0
 """Seconds that a guard has to kill the descendants; then it is killed too."""
 TAIL = 4000
 """Number of bytes that are kept of the end of stderr."""
+SIGNALS = {int(one): one.name for one in signal.Signals}
+"""Number -> name. Most real-time signals have none."""
 
 
 class ChildProcess:
@@ -98,13 +100,13 @@ class ChildProcess:
     def how_it_ended(self) -> str:
         """How an ended process ended, such as `exited with code 1; stderr: ...`."""
         code = self.popen.returncode
-        if self.wrapped and code > 128:  # as a shell reports a signal
+        if self.wrapped and code - 128 in SIGNALS:  # as a shell reports a signal
             code = 128 - code
         self.listen()
         text = self._tail.decode(errors="replace")
         crash = text.rfind("Fatal Python error")
         text = " ".join((text[crash : crash + 1000] if crash >= 0 else text[-300:]).split())[:300]
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+        how = f"was killed by {SIGNALS.get(-code, f'signal {-code}')}" if code < 0 else f"exited with code {code}"
         return how + (f"; stderr: {text}" if text else "")
 
     def kill(self) -> None:

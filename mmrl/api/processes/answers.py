@@ -35,20 +35,30 @@ def answer_to(child: ChildProcess, request: bytes, seconds: float, most: int) ->
         return seconds + min(queued_s(child.pid), 2 * seconds) - passed
 
     assert child.popen.stdin and child.popen.stdout
-    try:
-        child.popen.stdin.write(len(request).to_bytes(8, "big") + request)
-        child.popen.stdin.close()
-    except BrokenPipeError:
-        pass  # it died at its start, which is told below
-    output, pipe = b"", child.popen.stdout
+    to, of, errors = child.popen.stdin.fileno(), child.popen.stdout.fileno(), child.stderr.fileno()
+    os.set_blocking(to, False)  # it may never read
+    left, output = memoryview(len(request).to_bytes(8, "big") + request), b""
+    poll = select.poll()  # `select.select` takes no descriptor above 1023
+    for descriptor, event in ((to, select.POLLOUT), (of, select.POLLIN), (errors, select.POLLIN)):
+        poll.register(descriptor, event)
     while len(output) <= most:
         if (seconds_left := remaining()) <= 0:
             raise TookTooLong
-        if not select.select([pipe], [], [], seconds_left)[0]:
-            continue  # it has more time, if it was in line
-        if not (part := os.read(pipe.fileno(), 1 << 14)):
-            break
-        output += part
+        ready = [descriptor for descriptor, _ in poll.poll(seconds_left * 1000)]  # if none, it has more time, if it was in line
+        if to in ready:
+            try:
+                left = left[os.write(to, left) :]
+            except BrokenPipeError:
+                left = left[:0]  # it died at its start, which is told below
+            if not left:
+                poll.unregister(to)
+                child.popen.stdin.close()
+        if errors in ready and not child.listen():  # a full pipe would hold it up
+            poll.unregister(errors)
+        if of in ready:
+            if not (part := os.read(of, 1 << 14)):
+                break
+            output += part
     else:
         return output
     ended = child.exit_code(max(ENDS_S, remaining()))

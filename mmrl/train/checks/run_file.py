@@ -243,7 +243,7 @@ def check_stage(
             raise UserError(f"{where}.{key} is set, but kl_coef = 0, so there is no penalty: set kl_coef, or drop {key}")
     if stage.curriculum and plugins.registry().get("policies", config.policy.kind).acts:
         raise UserError(f"{where}.curriculum measures prompts of a policy that writes, and {config.policy.kind} acts: drop it")
-    if algorithm.loss_needs and plugins.registry().get("policies", config.policy.kind).acts:
+    if algorithm.for_writing and plugins.registry().get("policies", config.policy.kind).acts:
         raise UserError(
             f"{where}: the loss of {stage.algorithm} is for policies that write, and {config.policy.kind} acts: use ppo"
         )

@@ -6,16 +6,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from mmrl.api.errors import UserError
 from mmrl.config.parts import part_of
-from mmrl.config.sections import ComputeConfig, RunConfig, Stage, teacher_of
+from mmrl.config.sections import ComputeConfig, RlStage, RunConfig, Stage, teacher_of
 from mmrl.train.plan.acting import TEXT, bins_only, vla_sizes, vla_workload
 from mmrl.train.plan.advice import Change, Offload, changes, offload, to_json
 from mmrl.train.plan.machines import Machine
-from mmrl.train.plan.memory import Part, acting, activations, local, peaks, resident, update, usable, vllm
+from mmrl.train.plan.memory import BOTH, Part, acting, activations, local, peaks, resident, sampled_beside, update, usable, vllm
 from mmrl.train.plan.seconds import (
     CostModel,
     Seconds,
@@ -261,7 +261,10 @@ def _memory(
         alone = compute.placement == "separate"
         parts += vllm(compute, machine, alone) if compute.sampler == "vllm" else local(shapes, config, work)
     choices = int(config.policy.options.get("bins") or 256) if acts else None
-    return work, weights, parts + update(shapes, config, work, weights, machine.kind, choices, stage.optimizer)
+    parts += update(shapes, config, work, weights, machine.kind, choices, stage.optimizer)
+    if isinstance(stage, RlStage) and sampled_beside(config):
+        parts = [replace(part, phases=BOTH) for part in parts]
+    return work, weights, parts
 
 
 def _peak(config: RunConfig, shapes: Shapes, machine: Machine, sizes: Sizes, models: VerifierModels) -> int:

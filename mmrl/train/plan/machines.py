@@ -8,6 +8,7 @@ RTX cards). Rates between GPUs and to the host are for one direction, half of th
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -119,7 +120,7 @@ def current_machine(device: str, measured: bool = True) -> tuple[Machine, int]:
     if not device.startswith("cuda"):
         return cpu(), 1
     found = torch.cuda.get_device_properties(device)
-    key = next((key for part, key in PARTS_OF_NAMES.items() if part in found.name), None)
+    key = next((key for part, key in PARTS_OF_NAMES.items() if re.search(rf"{part}(?!\d)", found.name)), None)  # an L40 is no L4
     count = torch.cuda.device_count() if device == "cuda" else 1
     if key is not None:
         return replace(GPUS[key], name=found.name, memory=found.total_memory), count

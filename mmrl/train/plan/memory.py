@@ -64,6 +64,7 @@ def resident(
     rl = stage if isinstance(stage, RlStage) else None
     pairs = stage if isinstance(stage, PreferenceStage) and "reference" in stage.reads else None
     compared = rl if rl is not None and rl.kl_coef else pairs
+    twin = sampled_beside(config) and config.compute.sampler == "local"
     copy = compared is not None and (config.policy.lora is None or compared.reference == "frozen")
     found = [
         Part(
@@ -86,9 +87,10 @@ def resident(
         Part(name="reference", bytes=own // split if copy else 0, because="a frozen copy to compare with"),
         Part(
             name="frozen copy",
-            bytes=own if isinstance(stage, RecapStage | OffPolicyStage) else 0,
+            bytes=own if isinstance(stage, RecapStage | OffPolicyStage) or (rl and rl.turn_critic) else 0,
             because="what the critics see with",
         ),
+        Part(name="sampler's copy", bytes=own if twin else 0, because=f"compute.staleness = {config.compute.staleness}"),
         Part(name="teacher", bytes=b * (teacher or 0), because=f"{teacher or 0:,} weights"),
         Part(name="critic", bytes=_critic(shapes, rl.critic, weights, b) // split if rl and rl.critic else 0),
         Part(name="gradients", bytes=FULL * weights.moved // split, phases=("update",), because="accumulated in float32"),
@@ -100,11 +102,17 @@ def resident(
         size = b * (2 * weights.layer + (2 if weights.plain else 1) * rest)
         found.append(Part(name="gathered weights", bytes=size, phases=("update",), because="two layers, and all other weights"))
         size = b * (weights.whole - weights.whole // split)
-        if not isinstance(stage, SftStage) and config.compute.placement != "separate":
+        if not isinstance(stage, SftStage) and config.compute.placement != "separate" and not twin:
             found.append(
                 Part(name="gathered for sampling", bytes=size, phases=("generate",), because="each rank has all weights")
             )
     return [part for part in found if part.bytes]
+
+
+def sampled_beside(config: RunConfig) -> bool:
+    """Whether a learner's device samples while it learns, with a copy of the weights or with vLLM's."""
+    compute = config.compute
+    return compute.staleness > 0 and compute.placement != "separate" and config.simulate.policy_device == "auto"
 
 
 def _critic(shapes: Shapes, config: CriticConfig, weights: Trained, b: int) -> int:

@@ -124,7 +124,7 @@ def workload(config: RunConfig, stage: Stage, shapes: Shapes, sizes: Sizes, lear
         )
     minibatches = stage.minibatches if isinstance(stage, RlStage) else 1
     shared = config.train.packing != "per-completion"
-    groups = [-(-prompts // minibatches)] * min(minibatches, prompts)
+    groups = [prompts // minibatches + (k < prompts % minibatches) for k in range(min(minibatches, prompts))]
     micro = [m for n in groups for m in _packed(n, group, prompt_tokens, sizes, patches * sizes.images, shared, config.train)]
     rl = stage if isinstance(stage, RlStage) else None
     compares = isinstance(stage, PreferenceStage) and "reference" in stage.reads

@@ -8,9 +8,9 @@ from typing import ClassVar
 from mmrl.algorithms.labels import co_reward
 from mmrl.api.errors import UserError, plugin_errors
 from mmrl.api.sampling import Group, SamplingRule, StepSampler
-from mmrl.api.types import Prompt, Score
+from mmrl.api.types import Prompt
 from mmrl.config.sections import RlStage
-from mmrl.train.sampling.votes import answers_of, check_kind
+from mmrl.train.sampling.votes import answers_of, check_kind, label_scores, voting
 
 
 class CoReward(SamplingRule):
@@ -28,7 +28,7 @@ class CoReward(SamplingRule):
         for group, other in zip(groups, others, strict=True):
             own, theirs = answers_of(group, sample), answers_of(other, sample)
             for one, answers, voters in ((group, own, theirs), (other, theirs, own)):
-                one.scores = [Score(r, {"co-reward": r}) for r in co_reward(answers, voters)]
+                one.scores = label_scores("co-reward", answers, co_reward(answers, voting(voters)))
         return groups + others
 
 

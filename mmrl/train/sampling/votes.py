@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from mmrl.algorithms.labels import co_reward, frequency_entropy
 from mmrl.api.errors import PluginError, plugin_errors
 from mmrl.api.sampling import Group, SamplingRule, StepSampler
-from mmrl.api.types import Score
+from mmrl.api.types import Score, Status
 from mmrl.config.sections import RlStage
+from mmrl.judge import LOST
 
 
 class Votes(SamplingRule):
@@ -29,20 +31,33 @@ class Votes(SamplingRule):
         others = [answers_of(group, sample) for group in further] or [[] for _ in groups]
         for group, more in zip(groups, others, strict=True):
             answers = answers_of(group, sample)
-            votes = [*answers, *more]
+            votes = voting([*answers, *more])
             rewards = frequency_entropy(answers, votes) if self.labels == "ttrv" else co_reward(answers, votes)
-            group.scores = [Score(r, {self.labels: r}) for r in rewards]
+            group.scores = label_scores(self.labels, answers, rewards)
         return groups
 
 
-def answers_of(group: Group, sample: StepSampler) -> list[str]:
-    """The answers that the task extracts from the group's completions."""
+def answers_of(group: Group, sample: StepSampler) -> list[str | None]:
+    """The answers that the task extracts from the group's completions; None for a lost episode, which neither votes nor is
+    scored."""
     what = f"task {group.prompt.task!r}: extract_answer()"
+    task, lost = sample.task(group.prompt.task), Status.ENVIRONMENT_ERROR
     with plugin_errors(what):
-        answers = [sample.task(group.prompt.task).extract_answer(r.completion) for r in group.rollouts]
-    for answer in answers:
-        check_kind(answer, str, f"{what} must give text")
+        answers = [None if r.status is lost else task.extract_answer(r.completion) for r in group.rollouts]
+    for answer, rollout in zip(answers, group.rollouts, strict=True):
+        if rollout.status is not lost:
+            check_kind(answer, str, f"{what} must give text")
     return answers
+
+
+def voting(answers: Iterable[str | None]) -> list[str]:
+    """The answers of the episodes that weren't lost; a blank one if all were."""
+    return [answer for answer in answers if answer is not None] or [""]
+
+
+def label_scores(label: str, answers: Sequence[str | None], rewards: Sequence[float]) -> list[Score]:
+    """The scores of a group; those of lost episodes are lost."""
+    return [LOST if answer is None else Score(r, {label: r}) for answer, r in zip(answers, rewards, strict=True)]
 
 
 def check_kind(found: Any, kind: type, what: str) -> None:

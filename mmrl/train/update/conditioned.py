@@ -68,7 +68,7 @@ class Conditioned:
                 mine.copy_(first)
         if self.own is not None:
             self.own.load(self.eyes.state())
-        self.imitator.optimizer.forget()
+        self.imitator.optimizer.begin_anew()
         self._begin()
 
     def logprobs(self, features_nF: torch.Tensor) -> torch.Tensor:

@@ -46,5 +46,5 @@ def _digest(tensors: Mapping[str, torch.Tensor], marks: Mapping[str, str]) -> st
     found = hashlib.sha256(json.dumps(marks, sort_keys=True).encode())
     for name in sorted(tensors):
         found.update(f"{name} {tensors[name].dtype} {list(tensors[name].shape)}".encode())
-        found.update(tensors[name].numpy().tobytes())
+        found.update(tensors[name].contiguous().reshape(-1).view(torch.uint8).numpy().data)  # NumPy has no bfloat16
     return found.hexdigest()

@@ -148,9 +148,9 @@ class Learner:
         """The batch with its counts summed over all ranks."""
         if world_size() == 1:
             return batch
-        counts = all_reduce_sum(torch.tensor([batch.num_tokens, batch.num_rollouts, batch.looks], device=self.policy.device))
-        tokens, rollouts, looks = counts.tolist()
-        return replace(batch, num_tokens=tokens, num_rollouts=rollouts, looks=bool(looks))
+        counts = torch.tensor([batch.num_tokens, batch.num_rollouts, batch.looks], dtype=torch.float64, device=self.policy.device)
+        tokens, rollouts, looks = all_reduce_sum(counts).tolist()
+        return replace(batch, num_tokens=int(tokens), num_rollouts=rollouts, looks=bool(looks))
 
     def _gradients(
         self,

@@ -117,6 +117,19 @@ class Optimizer:
             self.offload.wait()  # a copy that is under way would bring them back
         forget(self.rule)
 
+    @torch.no_grad()
+    def begin_anew(self) -> None:
+        """Go on from the weights as they are now, which somebody else has written: masters and means are these, and the rule's
+        running means are dropped."""
+        self.forget()
+        for master, (_, p) in zip(self.masters, self.named, strict=True):
+            if master is not p:
+                with self._here([master]):
+                    master.copy_(p)
+        for average, master in zip(self.averages, self.policy, strict=False):
+            with self._here([master]):
+                average.copy_(master)
+
     def forget_blank(self) -> None:
         """Drop the vision gradients of a batch without images. With sharded weights, blank images give gradients of zeros, which
         the optimiser's moments and weight decay would apply; a single process has none."""

@@ -60,13 +60,14 @@ def pack_trajectories(rollouts: Sequence[Trajectory], credit: Credit, options: P
     order = torch.randperm(calls, generator=torch.Generator().manual_seed(options.seed)) if parts > 1 else torch.arange(calls)
     moved_S = (flat.given_SU["advantages"] != 0).any(1)
     lengths_N = upload_one(torch.tensor(lengths, dtype=torch.long), device)
+    shares_S = flat.exists_SU.sum(1).double() / torch.tensor(lengths)[flat.rollout_S]  # of its episode that a call holds
     found, prefetcher = [], Prefetcher(device)
     for dealt in order.tensor_split(parts):
         mine = number[dealt[is_own[dealt]]]
         rows = mine if options.keep_zero else mine[moved_S[mine]]
         micro = tuple(_calls(flat, chunk, ratio, prefetcher) for chunk in rows.split(budget) if len(chunk))
         tokens = int(flat.exists_SU[mine].sum())
-        trained = len(flat.rollout_S[mine].unique())
+        trained = round(float(shares_S[mine].sum()), 9)  # a whole number if there is one mini-batch
         found.append(Batch(micro=micro, num_tokens=tokens, num_rollouts=trained, lengths_N=lengths_N))
     return found
 

@@ -92,7 +92,7 @@ def answer(style: str, asks: str, truth: Any, written: CoordinateFormat) -> str:
 
 
 def _number(value: float) -> str:
-    return f"{value:g}" if abs(value) < 1e5 else str(value)
+    return f"{value:.12g}"
 
 
 def listed(objects: Sequence[Mapping[str, Any]], written: CoordinateFormat = CoordinateFormat.PIXELS) -> str:

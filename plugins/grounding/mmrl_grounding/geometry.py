@@ -50,6 +50,12 @@ def inside(point: Any, box: Box) -> Any:
     return (point[0] >= box[0]) & (point[0] <= box[2]) & (point[1] >= box[1]) & (point[1] <= box[3])
 
 
+def middle(x1: float, y1: float, x2: float, y2: float) -> tuple[float, float]:
+    """The middle of a box in whole pixels, or with its fractions where the whole pixel is outside of the box."""
+    whole = (x1 + x2) // 2, (y1 + y2) // 2
+    return whole[0] if whole[0] >= x1 else (x1 + x2) / 2, whole[1] if whole[1] >= y1 else (y1 + y2) / 2
+
+
 def distance_to(point: Sequence[float], box: Box) -> float:
     """How far a point is from a box, 0 inside."""
     return math.hypot(max(box[0] - point[0], point[0] - box[2], 0), max(box[1] - point[1], point[1] - box[3], 0))

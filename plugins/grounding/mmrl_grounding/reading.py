@@ -35,6 +35,7 @@ _ODD = re.compile(r"nan|inf|null|none|\d[eE]", re.IGNORECASE)
 _LABELLED = re.compile(r'(?<!")((?:<loc[0-9]{4}>){4})[ \t]*([^<>;\n"]*)')
 """A box of location tokens with a label behind it."""
 _SEPARATORS = str.maketrans("[](){},:=", " " * 9)
+_WHOLE = re.compile(r"[0-9]{1,9}")
 _DIGITS = re.compile(r"[0-9]+(?:[.][0-9]*)?")
 _SIGNED = re.compile(r"[-+]?(?:[0-9]{1,9}(?:\.[0-9]{0,20})?|\.[0-9]{1,20})(?:[eE][-+]?[0-9]{1,2})?")
 
@@ -131,8 +132,11 @@ def _from_lines(text: str) -> list[Listed] | None:
 
 
 def _is_label(words: list[str]) -> bool:
-    """Whether words before four numbers can be a label: none is a number, as in another box, and at most one has digits."""
+    """Whether words before four numbers can be a label: at most one has digits, and none is a number, as in another box, but for
+    a whole one at the end of a name, as in `iphone 7`."""
     odd = [word for word in words if any(map(str.isdigit, word))]
+    if len(words) > 1 and odd == words[-1:] and _WHOLE.fullmatch(odd[0]):
+        return True
     return len(odd) < 2 and all(any(map(str.isalpha, word)) and not _SIGNED.fullmatch(word) for word in odd)
 
 

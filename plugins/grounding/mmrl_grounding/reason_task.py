@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from mmrl import Prompt
 from mmrl_grounding import asking, sources
 from mmrl_grounding.data_task import Data
+from mmrl_grounding.geometry import middle
 
 PROMPT = (
     'Please find "{0}" with bboxs and points.'
@@ -44,7 +45,7 @@ class ReasonData(Data):
             raise ValueError(f"it has no expression under any of {', '.join(sources.TEXT_KEYS)}")
         if not row["objects"]:
             raise ValueError("it has no box: the published reward is 0 for every answer then")
-        objects = [{**one, "point_2d": _middle(one["bbox_2d"])} for one in row["objects"]]
+        objects = [{**one, "point_2d": list(middle(*one["bbox_2d"]))} for one in row["objects"]]
         text = PROMPT.replace("{0}", words.strip().lower().strip('."?!')).replace("{1}", EXAMPLE)
         return text, objects, objects, {"expression": words, "thought": THOUGHT}
 
@@ -55,8 +56,3 @@ class ReasonData(Data):
         size = prompt.meta["size"]
         items = [{key: list(self.as_written(one[key], size)) for key in ("bbox_2d", "point_2d")} for one in prompt.answer]
         return asking.thought(prompt.meta["thought"], json.dumps(items))
-
-
-def _middle(box: Sequence[float]) -> list[float]:
-    x1, y1, x2, y2 = box
-    return [(x1 + x2) // 2, (y1 + y2) // 2]

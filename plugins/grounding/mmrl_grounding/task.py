@@ -13,6 +13,7 @@ from mmrl.api.tasks.image_sources import chance
 from mmrl.api.tasks.option_checks import LazyPrompts, check_choice, check_integer, check_split
 from mmrl_grounding import asking, scenes, seen
 from mmrl_grounding.coordinates import written
+from mmrl_grounding.geometry import middle
 from mmrl_grounding.scenes import Kind, Thing
 
 ATTEMPTS = 100
@@ -54,7 +55,7 @@ class Grounded(Task):
             return self.as_written(prompt.answer, size)
         boxes = prompt.answer
         x1, y1, x2, y2 = boxes[0]["bbox_2d"] if isinstance(boxes[0], Mapping) else boxes  # of several any will do
-        return self.as_written(((x1 + x2) // 2, (y1 + y2) // 2), size)
+        return self.as_written(middle(x1, y1, x2, y2), size)
 
     def gold(self, prompt: Prompt) -> str:
         said = asking.answer(self.style, prompt.meta["asks"], self.truth_as_written(prompt), self.answer_format)

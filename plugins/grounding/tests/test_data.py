@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from mmrl_grounding import sources, verifiers, vision_reasoner
 from mmrl_grounding.data_task import CountData, DetectData, PointData, ReferData
+from mmrl_grounding.geometry import middle
+from mmrl_grounding.reason_task import ReasonData
 from PIL import Image
 
 from broken_rows import faults_of
@@ -109,6 +111,16 @@ def test_labels_that_are_asked_for(files, pictures):
         assert refined.prompts("train", 0)[0].meta["stage"] == refinement
     empty = next(p for p in some if not p.answer)
     assert DetectData(path=files["coco"], images=str(pictures), style="vlm-r1").gold(empty).endswith("<answer>None</answer>")
+
+
+@pytest.mark.parametrize(
+    "box, point", [((10.6, 20.2, 10.9, 20.8), (10.75, 20.5)), ((10, 20, 11, 24), (10, 22)), ((10.2, 20, 13, 24), (11, 22))]
+)
+def test_the_middle_is_a_whole_pixel_unless_that_is_outside(tmp_path, pictures, box, point):
+    (tmp_path / "own.jsonl").write_text(json.dumps({"image": "0.png", "expression": "it", "bbox_2d": box}) + "\n")
+    task = ReasonData(path=str(tmp_path / "own.jsonl"), images=str(pictures), whole=False, shares={"train": 1})
+    ((item,),) = [p.answer for p in task.prompts("train", 0)]
+    assert tuple(item["point_2d"]) == point == middle(*box)
 
 
 def test_fractions_of_a_pixel_are_rounded_or_kept(files, pictures, change):

@@ -8,7 +8,7 @@ import tracemalloc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mmrl_grounding import geometry, reading, verifiers
+from mmrl_grounding import asking, geometry, reading, verifiers
 
 from mmrl import Case, Score
 from mmrl.api.coordinates import CoordinateFormat
@@ -439,6 +439,19 @@ def test_reading_never_raises_and_gives_boxes_with_an_area(text):
 def test_what_is_written_is_read(box):
     for text in (" ".join(map(str, box)), json.dumps(list(box)), json.dumps({"bbox": list(box)}), f"red oval: {list(box)}"):
         assert reading.box(text) == tuple(map(float, box))
+
+
+def test_a_label_may_end_in_a_number():
+    """And no other word before a box may be one, as in another box."""
+    truth = [{"bbox_2d": [1, 2, 30, 40], "label": "iPhone 7"}, {"bbox_2d": [50, 2, 90, 40], "label": "red oval"}]
+    said = asking.answer("short", "boxes", truth, CoordinateFormat.PIXELS)
+    assert said == "iPhone 7 1 2 30 40\nred oval 50 2 90 40" and score(verifiers.hungarian, said, truth) == 1
+    for line in ("7 1 2 30 40", "iPhone 7 8 1 2 30 40", "iPhone 0.7 1 2 30 40", "Channel 5 Plus 1 2 30 40"):
+        assert reading.boxes(line) is None, line
+
+
+def test_numbers_of_a_short_answer_keep_their_decimals():
+    assert asking.answer("short", "box", (1234.5678, 0.1 + 0.2, 7.0, 123456), CoordinateFormat.PIXELS) == "1234.5678 0.3 7 123456"
 
 
 def test_labels_are_compared_without_regard_to_case_and_joints():

@@ -24,7 +24,7 @@ from mmrl_gui.tables import Table, first, parsed, text_of
 IMAGE_KEYS = ("picture", "screenshot", "image", "img_filename", "image_path")
 GOAL_KEYS = ("instruction", "goal", "task_instruction", "task")
 STEP_KEYS = ("step_instruction", "low_level_instruction", "low_instruction")
-ACTION_KEYS = ("action", "action_groundtruth", "ground_truth")
+ACTION_KEYS = ("action", "action_groundtruth", "ground_truth", "gt")
 BOX_KEYS = ("box", "bbox", "matched_bbox")
 BOXES_KEYS = ("boxes", "a11y", "elements", "nodes")
 _EPISODE_KEYS = ("episode_id", "episode")

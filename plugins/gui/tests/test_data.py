@@ -194,6 +194,16 @@ def test_the_smallest_box_around_a_click_is_what_it_is_about(tmp_path, pictures)
     assert trajectories.smallest(None, (1, 1)) is None
 
 
+def test_the_test_file_of_ui_r1_has_its_actions_under_gt(tmp_path, pictures):
+    rows = [
+        {"image": "mobile_0.png", "gt": {"action_type": "click", "x": 10, "y": 12}, "task": "Click on the icon."},
+        {"image": "mobile_0.png", "gt": {"action_type": "open_app", "app_name": "Etsy"}, "task": "Open Etsy app."},
+    ]
+    (tmp_path / "ac_test.json").write_text(json.dumps(rows))
+    task = NextAction(path=str(tmp_path / "ac_test.json"), images=str(pictures), shares={"test": 1}, style="brief")
+    assert sorted(task.gold(p) for p in every(task)) == ["click 10 12", "open Etsy"]
+
+
 BAD_STEPS = [
     (lambda r: r | {"action": {"action_type": "fly"}}, "no action called 'fly'"),
     (lambda r: r | {"action": {"action_type": "click"}}, "click says no place"),

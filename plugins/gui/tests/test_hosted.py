@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
+from mmrl_gui.actions import read
 from mmrl_gui.episodes import Episodes
 from mmrl_gui.hosted.android import AndroidWorld, json_action
 from mmrl_gui.hosted.osworld import OSWorld, pyautogui
@@ -194,6 +195,23 @@ def test_an_answer_ends_and_is_scored(phone, answer, score, sent):
     screen.close()
 
 
+@pytest.mark.parametrize(
+    "said, sent",
+    [
+        ('{"action": "terminate", "status": "success"}', "complete"),
+        ('{"action": "terminate", "status": "failure"}', "infeasible"),
+        ('{"action_type": "status", "goal_status": "complete"}', "complete"),
+        ('{"action": "terminate"}', "complete"),
+    ],
+)
+def test_to_say_how_a_task_ended_is_no_answer_to_it(phone, said, sent):
+    screen = AndroidWorld(servers=[phone.address]).open()
+    screen.start("AnswerNumber", seed=0, picture=False)
+    assert screen.act(read(said)).terminated
+    assert [body for _, body in phone.asked("POST /execute_action")] == [{"action_type": "status", "goal_status": sent}]
+    screen.close()
+
+
 def test_actions_go_out_in_the_words_of_their_papers():
     said = {
         Action(kind="click", at=(3.7, 4.2)): {"action_type": "click", "x": 3, "y": 4},
@@ -252,7 +270,7 @@ def test_a_desktop_episode_is_set_up_played_and_scored(machine, tmp_path):
 
 def test_a_task_that_can_not_be_done_is_right_to_give_up(machine, tmp_path):
     screens = OSWorld(tasks=task_file(tmp_path, evaluator={"func": "infeasible"}), servers=machine.address, pause_s=0)
-    for answer, score in (("fail", 1.0), ("done", 0.0)):
+    for answer, score in (("fail", 1.0), ("failure", 1.0), ("done", 0.0), ("success", 0.0)):
         screen = screens.open()
         screen.start("os/note", seed=0)
         assert screen.act(Action(kind="answer", text=answer)).reward == score

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from mmrl import UserError
 from mmrl.api.settings import key_values
 
 if TYPE_CHECKING:
@@ -44,6 +46,8 @@ def episodes(
     from mmrl_robotics.record import physical as in_units
     from mmrl_robotics.record import write
 
+    if fps is not None and math.isnan(fps):  # which no range refuses
+        raise UserError("--fps nan is no number of steps per second: give one from 0.01 to 10000")
     played = expert_episodes(task, key_values(settings), episodes, split=split)
     solved: list[float] = []
 

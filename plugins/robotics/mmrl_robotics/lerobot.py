@@ -129,6 +129,8 @@ class DataSet:
         if index not in self.tasks:
             known = f"{min(self.tasks)} to {max(self.tasks)}" if self.tasks else "none"
             raise UserError(f"{where}: task_index {index} is not in {TASKS}, which has {known}: correct one of them")
+        if not self.tasks[index]:
+            raise UserError(f"{where}: its task, task_index {index}, has no text in {TASKS}: add it")
         return self.tasks[index]
 
     def _filter(self, episode: Episode) -> int | None:
@@ -157,7 +159,7 @@ class DataSet:
         return display_path(self.folder / path)
 
     def _tasks(self) -> dict[int, str]:
-        """task_index -> the instruction."""
+        """task_index -> the instruction; empty for one without a text, which is an error of the episodes that have it."""
         if self.version == 2:
             rows: Any = columns.lines(self.folder / f"{TASKS}.jsonl")
         else:
@@ -168,9 +170,9 @@ class DataSet:
             pairs = zip(table["task_index"].to_pylist(), table[texts].to_pylist(), strict=True)
             rows = [{"task_index": index, "task": text} for index, text in pairs]
         for row in rows:
-            if not isinstance(row.get("task_index"), int) or not str(row.get("task") or "").strip():
+            if not isinstance(row.get("task_index"), int) or "task" not in row:
                 raise UserError(f"{self._named(TASKS)}: {row!r:.100} has no task_index or no task: add them")
-        return {row["task_index"]: str(row["task"]).strip() for row in rows}
+        return {row["task_index"]: str(row["task"] or "").strip() for row in rows}
 
     def _episodes(self) -> Iterator[Episode]:
         videos = [key for key in self.cameras.values() if self.features[key]["dtype"] == "video"]

@@ -221,6 +221,7 @@ def test_the_command_records_and_says_what_came_of_it(tmp_path, capsys):
         (["classification/digits", str(tmp_path / "b")], "is answered in words"),
         ([*asked[:1], str(tmp_path / "c"), "-n", "0"], "0 is not in the range x>=1"),
         ([*asked[:1], str(tmp_path / "c"), "--fps", "-1"], "-1.0 is not in the range 0.01<=x<=10000"),
+        ([*asked[:1], str(tmp_path / "c"), "--fps", "nan"], "--fps nan is no number of steps per second"),
         ([*asked[:1], str(tmp_path / "d"), "--set", "colour"], "--set 'colour' has no value: write --set key=value"),
     ]:
         assert command(*change) == 2
@@ -318,6 +319,12 @@ def info(**changes):
     return lambda folder: meta(folder, "info.json", lambda text: json.dumps({**json.loads(text), **changes}))
 
 
+def without_a_text(folder: Path) -> None:
+    """Episode 1 alone has such a task."""
+    meta(folder, "tasks.jsonl", lambda text: text.rstrip() + '\n{"task_index": 99, "task": ""}\n')
+    change(folder, "task_index", lambda rows: [99] * len(rows))
+
+
 def nan(rows):
     return [*rows[:2], [*rows[2][:3], float("nan")], *rows[3:]]
 
@@ -336,6 +343,7 @@ def nan(rows):
         ("png", lambda f: change(f, "observation.state", nan), r"observation.state of frame 2 "),
         ("png", lambda f: change(f, "action", lambda r: [None, *r[1:]]), r"action of frame 0 has 1 numbers, and"),
         ("png", lambda f: change(f, "task_index", lambda r: [77] * len(r)), r"task_index 77 is not in meta/tasks"),
+        ("png", without_a_text, r"its task, task_index 99, has no text in meta/tasks"),
         ("png", lambda f: change(f, "frame_index", lambda r: r[::-1]), r"episode 1 has frames out of order, and meta/episodes"),
         ("png", lambda f: change(f, "frame_index", lambda r: [None] * len(r)), r"frames out of order"),
         (
@@ -403,7 +411,7 @@ def test_a_broken_episode_is_named_and_the_others_can_be_used(made, tmp_path, ki
         ("png", info(data_path=None), r"info.json has no data_path"),
         ("png", lambda f: meta(f, "info.json", lambda text: text[:40]), r"info.json is no JSON \(.*\): download it again"),
         ("png", lambda f: (f / "meta" / "tasks.jsonl").unlink(), r"tasks.jsonl does not exist"),
-        ("png", lambda f: meta(f, "tasks.jsonl", lambda t: '{"task_index": 0, "task": " "}'), r"no task_index or no task"),
+        ("png", lambda f: meta(f, "tasks.jsonl", lambda t: '{"task_index": 0}'), r"no task_index or no task"),
         ("png", lambda f: meta(f, "episodes.jsonl", lambda t: ""), r"lists no episode: record some first"),
         ("png", lambda f: meta(f, "episodes.jsonl", lambda t: '{"episode_index": 0}'), r"has no episode_index or no length"),
         ("png", lambda f: meta(f, "episodes.jsonl", lambda t: t + "{"), r"episodes.jsonl line 6 is no JSON"),

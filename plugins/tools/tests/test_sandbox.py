@@ -1,6 +1,5 @@
 """Programs of the policy: what they can compute, and everything that they can't do."""
 
-import io
 import os
 import sys
 import time
@@ -86,10 +85,10 @@ def test_an_endless_program_is_stopped_in_time():
 def test_a_program_whose_end_is_not_seen_at_the_deadline_took_too_long():
     """Its output is closed, but the kernel hasn't told its exit code yet."""
     waited = []
-    with open(os.devnull, "rb") as closed:
-        popen = SimpleNamespace(stdin=io.BytesIO(), stdout=closed)
+    with open(os.devnull, "rb") as closed, open(os.devnull, "rb") as silent, open(os.devnull, "wb", buffering=0) as taken:
+        pipes = {"popen": SimpleNamespace(stdin=taken, stdout=closed), "stderr": silent, "listen": lambda: False}
         with pytest.raises(Refused, match="took too long"):
-            _printed(SimpleNamespace(popen=popen, exit_code=waited.append, pid=0), b"", 0.1)
+            _printed(SimpleNamespace(**pipes, exit_code=waited.append, pid=0), b"", 0.1)
     assert waited[0] >= ENDS_S
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import math
 import re
@@ -59,7 +60,8 @@ class Table(Task):
     rephrased_column: str | None = None
     """Column with the question in other words, for `labels = "co-reward"`."""
     options_column: str | Sequence[str] = "options"
-    """Column with a list of options, or a table of them by letter; or the names of columns with one option each."""
+    """Column with a list of options, or a table of them by letter, also as text; or the names of columns with one option
+    each."""
     id_column: str | None = None
     """Column with a row's id; by default its number."""
     kind: str = "auto"
@@ -191,7 +193,7 @@ class Table(Task):
             meta["difficulty"] = float(row[self.difficulty_column])
         if kind == "choice":
             counted = type(answer) is int and not any(isinstance(cell, int | float) for cell in cells)
-            right = self._right(accepted[0], cells, counted)
+            right = self._right(_truth(answer, options) or accepted[0], cells, counted)
             if self.shuffle and options:
                 right, options = _shuffled(right, options, seed, id)
             answer, meta["options"] = letter_of(right), tuple(options)
@@ -292,6 +294,7 @@ class Table(Task):
 
 def _by_name(cells: Mapping[str, Any]) -> list[Any]:
     """The options of a table in the order of their names, 10 after 9; if these are letters, each at the place of its letter."""
+    cells = {str(name): value for name, value in cells.items()}
     names = sorted(cells, key=lambda name: (len(name), name))
     if all(re.fullmatch("[A-Za-z]", name) for name in names):
         named = {name.upper(): value for name, value in cells.items()}
@@ -346,13 +349,25 @@ def _accepted(answer: Any) -> list[str]:
     return found
 
 
+def _truth(answer: Any, options: Sequence[str]) -> str | None:
+    """The option that says what an answer true or false means; None for any other answer, or without such an option."""
+    if not isinstance(answer, bool):
+        return None
+    words = ("true", "yes") if answer else ("false", "no")
+    return next((option for option in options if option.casefold() in words), None)
+
+
 def _listed(cell: Any) -> Any:
-    """A list or a table from JSON in a cell of CSV; anything else unchanged."""
-    if isinstance(cell, str) and cell.lstrip()[:1] in ("[", "{"):
+    """A list or a table that a cell has as text, in JSON as in CSV or as Python writes it, as in MMMU; anything else
+    unchanged."""
+    if not isinstance(cell, str) or cell.strip()[:1] not in ("[", "{"):
+        return cell
+    for read in (json.loads, ast.literal_eval):
         try:
-            return json.loads(cell)
-        except (ValueError, RecursionError):
-            return cell
+            found = read(cell.strip())
+        except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+            continue
+        return found if isinstance(found, list | dict) else cell  # and no set: {1, 2} may be an answer
     return cell
 
 

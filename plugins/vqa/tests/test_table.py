@@ -70,6 +70,13 @@ KINDS = [  # what the row has, what is made of it
     ({"options": ["cat", "dog", "fox"], "answer": 0}, "choice", "A"),
     ({"options": {"B": "dog", "A": "cat"}, "answer": "B"}, "choice", "B"),
     ({"options": '["cat", "dog"]', "answer": "dog"}, "choice", "B"),
+    ({"options": """['$63,020', "the boy's", '<image 1>', '']""", "answer": "B"}, "choice", "B"),  # MMMU's form
+    ({"options": "[]", "answer": "['1.06', '1.07']"}, "text", "1.06"),
+    ({"options": "{1: 'cat', 2: 'dog'}", "answer": "dog"}, "choice", "B"),
+    ({"options": "", "answer": "{1, 2}"}, "text", "{1, 2}"),
+    ({"options": ["False", "True"], "answer": True}, "choice", "B"),
+    ({"options": [True, False], "answer": False}, "choice", "B"),
+    ({"options": ["Yes", "No"], "answer": False}, "choice", "B"),
     ({"options": ["3", "1", "2"], "answer": "2"}, "choice", "C"),
     ({"options": [], "answer": "a dog"}, "text", "a dog"),
 ]

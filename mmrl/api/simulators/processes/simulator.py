@@ -22,7 +22,8 @@ class ProcessSimulator:
     """N environments in processes (see `mmrl.api.simulators.processes`) with these arrays:
 
     `camera/NAME` uint8 [H, W, 3]; optionally `state` float32 [S]; `reward` float32; `terminated`, `truncated`, `success` bool;
-    and `part/NAME` float32. An environment also has `render()`, which returns uint8 [H, W, 3], `snapshot()` and `restore(state)`.
+    and `part/NAME` float32. An environment also has `render()`, which returns (H, W, the bytes of a picture uint8 [H, W, 3]),
+    `snapshot()` and `restore(state)`.
     """
 
     own_deadlines = True

@@ -110,7 +110,7 @@ class AndroidScreen(HostedScreen):
 
     def end(self, server: Server, answer: str) -> float:
         said = answer.strip().lower()
-        if said not in (DONE, *IMPOSSIBLE):
+        if said not in (*DONE, *IMPOSSIBLE):
             server.ask("/execute_action", body={"action_type": "answer", "text": answer}, method="POST")
         status = "infeasible" if said in IMPOSSIBLE else "complete"
         server.ask("/execute_action", body={"action_type": "status", "goal_status": status}, method="POST")

@@ -121,8 +121,8 @@ class Desktop(HostedScreen):
         return Evaluation(self.task.evaluator).score(server, impossible=said in IMPOSSIBLE)
 
     def refusal(self, action: Action) -> str | None:
-        if action.kind == "answer" and action.text.strip().lower() not in (DONE, *IMPOSSIBLE):
-            return f"an answer must be {DONE}, or {IMPOSSIBLE[0]} for a task that can't be done"
+        if action.kind == "answer" and action.text.strip().lower() not in (*DONE, *IMPOSSIBLE):
+            return f"an answer must be {DONE[0]}, or {IMPOSSIBLE[0]} for a task that can't be done"
         return super().refusal(action)
 
     def _listed(self, shown: ScreenObservation) -> ScreenObservation:

@@ -11,8 +11,9 @@ from mmrl import EnvironmentFailed, UserError
 from mmrl.api.simulators.gui import Action, Point, ScreenObservation
 from mmrl_gui.hosted.servers import Pool, Server, check_seconds
 
-DONE, IMPOSSIBLE = "done", ("infeasible", "fail")
-"""Answers that end an episode and are no answer to a question."""
+DONE, IMPOSSIBLE = ("done", "success", "complete", ""), ("infeasible", "fail", "failure")
+"""Answers that end an episode and are no answer to a question, also in the words of Qwen's `terminate` and of AndroidWorld's
+`status`."""
 
 
 class Hosted(abc.ABC):
