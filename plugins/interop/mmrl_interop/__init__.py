@@ -43,7 +43,7 @@ def mmrl_tasks() -> list[TaskSpec]:
             id="interop/table",
             target="mmrl_interop.table_task:TableTask",
             verifiers={"interop/answer": 1.0},
-            summary="Tables in the forms of verl, EasyR1, ms-swift, LLaVA and ShareGPT",
+            summary="Tables in the forms of TRL, verl, EasyR1, ms-swift, LLaVA and ShareGPT",
         ),
         TaskSpec(
             id="interop/reasoning-gym",

@@ -1,7 +1,8 @@
 """Rows in the forms of other trainers' data sets: their chat with its media, the answer, and all else that their rewards read.
 
-The forms are those of verl (its page "Prepare Data for Post-Training"), EasyR1 (`verl/utils/dataset.py`), ms-swift (its page on
-custom data sets), LLaVA (`docs/Finetune_Custom_Data.md`) and ShareGPT, as LLaMA-Factory reads it.
+The forms are those of TRL (`prepare_multimodal_messages`), verl (its page "Prepare Data for Post-Training"), EasyR1
+(`verl/utils/dataset.py`), ms-swift (its page on custom data sets), LLaVA (`docs/Finetune_Custom_Data.md`) and ShareGPT, as
+LLaMA-Factory reads it.
 """
 
 from __future__ import annotations
@@ -42,12 +43,17 @@ def read_form(form: str, row: Mapping[str, Any], template: Callable[[str], str] 
     """Read a row. form: one of `FORMS`. template: makes EasyR1's prompt of a problem, as its `format_prompt` does.
 
     Raises KeyError for a column that is missing, ValueError and UserError for one that can't be used."""
-    return FORMS[form](row) if form != "easyr1" else easyr1(row, template)
+    return FORMS[form](row, template) if form in ("easyr1", "trl") else FORMS[form](row)
 
 
 def detect_form(columns: Sequence[str]) -> str:
     """The form of a table with these columns. Raises UserError for one that is none of them."""
-    for form, marks in {"verl": ("prompt", "reward_model"), "easyr1": ("problem",), "swift": ("messages",)}.items():
+    for form, marks in {
+        "verl": ("prompt", "reward_model"),
+        "easyr1": ("problem",),
+        "swift": ("messages",),
+        "trl": ("prompt",),
+    }.items():
         if all(mark in columns for mark in marks):
             return form
     if "conversations" in columns:
@@ -80,6 +86,16 @@ def easyr1(row: Mapping[str, Any], template: Callable[[str], str] | None = None)
     return Example(_filled([{"role": "user", "content": text}], row), row["answer"], _others(row, {"problem", "answer"}))
 
 
+def trl(row: Mapping[str, Any], template: Callable[[str], str] | None = None) -> Example:
+    """`prompt`, a chat, or a text as in EasyR1's rows; `images` or `image`; other columns, such as `solution` or `answer`."""
+    prompt = _plain(row["prompt"])
+    if isinstance(prompt, str):
+        if not prompt.strip():
+            raise ValueError(f"prompt is {prompt!r}, not a text")
+        prompt = [{"role": "user", "content": template(prompt) if template else prompt}]
+    return _conversation({**row, "prompt": prompt}, "prompt", at_front=True)
+
+
 def swift(row: Mapping[str, Any]) -> Example:
     """`messages`, a chat whose last turn may be the assistant's; `images`, `videos`; other columns, such as `solution`."""
     return _conversation(row, "messages", at_front=True)
@@ -91,6 +107,7 @@ def sharegpt(row: Mapping[str, Any]) -> Example:
 
 
 FORMS: dict[str, Callable[..., Example]] = {
+    "trl": trl,
     "verl": verl,
     "easyr1": easyr1,
     "swift": swift,
@@ -148,8 +165,8 @@ def _part(part: Any, column: str) -> str:
 def _filled(chat: Sequence[Mapping[str, str]], row: Mapping[str, Any], at_front: bool = False) -> list[dict[str, Any]]:
     """The chat with the row's media in the place of <image> and <video>.
 
-    at_front: media without a place stand before the first turn of the user, as in ms-swift; otherwise, where a row has no places
-    at all, they do, and any other number is an error, as in the other trainers."""
+    at_front: media without a place stand before the first turn of the user, as in ms-swift and TRL; otherwise, where a row has no
+    places at all, they do, and any other number is an error, as in the other trainers."""
     media = {kind: _media(row, kind) for kind in MEDIA}
     places = [place[1:-1] for turn in chat if turn["role"] != "assistant" for place in PLACES.findall(turn["content"])]
     if "audio" in places:

@@ -1,4 +1,4 @@
-"""Other trainers' tables as a task: verl's, EasyR1's, ms-swift's, LLaVA's and ShareGPT's."""
+"""Other trainers' tables as a task: TRL's, verl's, EasyR1's, ms-swift's, LLaVA's and ShareGPT's."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class TableTask(Task):
     path: str
     """A .parquet, .jsonl, .json, .csv or .tsv file, what `datasets` saved, or a data set's name on the Hub."""
     form: str = "auto"
-    """verl, easyr1, swift, llava or sharegpt; auto decides by the columns."""
+    """trl, verl, easyr1, swift, llava or sharegpt; auto decides by the columns."""
     test_path: str | None = None
     """The table of the split `test`; by default a share of the rows."""
     test_share: float = 0.1
@@ -39,7 +39,7 @@ class TableTask(Task):
     folder: str | None = None
     """Folder of relative paths of media; by default the table's own."""
     format_prompt: str | None = None
-    """EasyR1's `data.format_prompt`: the path of a Jinja template with `content`."""
+    """EasyR1's `data.format_prompt`: the path of a Jinja template with `content`, for prompts that are a text."""
 
     def __post_init__(self) -> None:
         check_choice("form", self.form, ("auto", *FORMS))

@@ -86,7 +86,7 @@ class TaskVectorEnv(VectorEnv[Any, Any, Any]):
         if seed is not None:
             self._order = random.Random(seed)
         self._over_N[:] = False
-        self._seen = self._begin(list(range(self.num_envs)), (options or {}).get("prompts", ()))
+        self._seen = self._begin(list(range(self.num_envs)), (options or {}).get("prompts"))
         return self._shown(), self._told({})
 
     def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
@@ -119,7 +119,7 @@ class TaskVectorEnv(VectorEnv[Any, Any, Any]):
 
     # -- episodes ---------------------------------------------------------------------------------------------------------
 
-    def _begin(self, envs: list[int], places: Sequence[int] = ()) -> Observation:
+    def _begin(self, envs: list[int], places: Sequence[int] | np.ndarray | None = None) -> Observation:
         """Begin episodes in these environments; the observations of all are updated. places: of their prompts; by default they
         are drawn."""
         for variant, own in self._drawn(envs, places).items():
@@ -131,11 +131,13 @@ class TaskVectorEnv(VectorEnv[Any, Any, Any]):
         self._return_N[envs] = 0
         return self._seen
 
-    def _drawn(self, envs: list[int], places: Sequence[int]) -> Mapping[str | None, list[tuple[int, Prompt]]]:
+    def _drawn(self, envs: list[int], places: Sequence[int] | np.ndarray | None) -> Mapping[str | None, list[tuple[int, Prompt]]]:
         """Variant -> [(environment, the prompt that it plays next)]."""
         drawn: dict[str | None, list[tuple[int, Prompt]]] = {}
-        for env, place in zip(envs, places or [self._order.randrange(len(self._prompts)) for _ in envs], strict=True):
-            prompt = self._prompts[place]
+        if places is None or len(places) == 0:
+            places = [self._order.randrange(len(self._prompts)) for _ in envs]
+        for env, place in zip(envs, places, strict=True):
+            prompt = self._prompts[int(place)]  # an array's numbers are NumPy's
             self._playing[env] = prompt
             drawn.setdefault(prompt.meta.get("variant"), []).append((env, prompt))
         return drawn

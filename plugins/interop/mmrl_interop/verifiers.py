@@ -58,7 +58,8 @@ class ForeignRewards:
 
 class TrlRewards(ForeignRewards):
     """The weighted sum of reward functions in TRL's signature, `(completions, **columns) -> list[float | None]`, which are called
-    with one completion at a time. Columns are what `Prompt.meta` holds, and the answer.
+    with one completion at a time. Columns are what `Prompt.meta` holds, and the answer; `prompts` and `completion_ids` hold None,
+    but for `interop/trl-whole`.
 
     functions: path.py:function or package.module:function; several as a list, or with weights as a table.
     range: [lowest, highest] sum that they can give, which become 0 and 1; by default 0 and the sum of the weights.
@@ -80,7 +81,7 @@ class TrlRewards(ForeignRewards):
     ) -> Score:
         said = [{"role": "assistant", "content": case.completion}] if conversational else case.completion
         columns: dict[str, Any] = {"completions": [], **{str(k): [v] for k, v in case.meta.items()}, answer: [case.answer]}
-        columns |= {"completions": [said], "prompts": [[]], "completion_ids": [[]]}
+        columns |= {"completions": [said], "prompts": [None], "completion_ids": [None]}  # an empty list would have a length
         if self.whole and isinstance(case.rollout, Conversation):
             turns = case.rollout.turns
             columns["prompts"] = [[*case.rollout.prompt.messages]] if conversational else [case.rollout.prompt.text]

@@ -218,6 +218,20 @@ def test_a_box_is_pushed_and_not_through_walls():
     assert game.player == (1, 2)
 
 
+def test_what_can_not_be_solved_is_seen_at_once(monkeypatch):
+    """A box in a corner, or at a wall without a target: what is left of the room needs no search."""
+    from mmrl_interop.worlds.grid_games import Sokoban
+
+    monkeypatch.setattr(Sokoban, "_after", lambda *given: pytest.fail("it searches"))
+    game = Sokoban(size=10, boxes=3)
+    floor = ["#" + "_" * 8 + "#"] * 5
+    for lost in ("#X_______#", "#___X____#"):
+        game.begin(["#" * 10, lost, "#__P_____#", "#___X__X_#", "#__OOO___#", *floor[1:], "#" * 10], 0)
+        assert game.path() == []
+    game.begin(["#" * 10, floor[0], "#__P_____#", "#__X_____#", "#_XO_____#", "#OO______#", *floor[2:], "#" * 10], 0)
+    assert not game.solved and game.boxes <= game._alive() and {(1, 1), (1, 4), (8, 8)}.isdisjoint(game._alive())
+
+
 @pytest.mark.parametrize(
     ("make", "options", "message"),
     [

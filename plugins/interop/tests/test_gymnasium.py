@@ -61,6 +61,8 @@ def test_prompts_can_be_chosen(task):
     assert list(infos["prompt_id"]) == [ids[4], ids[0], ids[4]]
     assert np.array_equal(first[0], first[2]) and not np.array_equal(first[0], first[1])
     assert np.array_equal(envs.reset(options={"prompts": [0, 4, 1]})[0][:2], first[[1, 0]])
+    assert np.array_equal(envs.reset(options={"prompts": np.array([4, 0, 4])})[0], first)
+    envs.reset(options={"prompts": None})
     envs.close()
 
 

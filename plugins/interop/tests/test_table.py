@@ -78,6 +78,24 @@ def test_easyr1_s_rows_and_its_template(write, tmp_path):
     assert shown(prompt) == [("user", [RED, "How long? Think first."])] and prompt.answer == "12"
 
 
+@pytest.mark.parametrize("column", ["image", "images"])
+def test_trl_s_rows(write, tmp_path, column):
+    """Pictures come before the first turn of the user, as its `prepare_multimodal_messages` puts them."""
+    chat = [{"role": "system", "content": "S"}, {"role": "user", "content": "What?"}]
+    red = str(tmp_path / "red.png")
+    _, prompt = one(write({"prompt": chat, column: "red.png" if column == "image" else ["red.png"], "solution": "dog"}))
+    assert shown(prompt) == [("system", "S"), ("user", [red, "What?"])]
+    assert prompt.answer == "dog" and prompt.meta == {"solution": "dog"}
+
+
+def test_a_prompt_that_is_a_text_is_easyr1_s(write, tmp_path):
+    """Its `data.prompt_key` is `prompt` by default."""
+    (tmp_path / "math.jinja").write_text("{{ content }} Think first.")
+    row = {"prompt": "<image>How long?", "answer": "12", "images": [{"bytes": RED}]}
+    _, prompt = one(write(row, name="train.parquet"), format_prompt=str(tmp_path / "math.jinja"))
+    assert shown(prompt) == [("user", [RED, "How long? Think first."])] and prompt.answer == "12"
+
+
 def test_swift_s_rows(write, tmp_path):
     row = {
         "messages": [{"role": "system", "content": "S"}, *CHAT],
@@ -197,6 +215,7 @@ JUNK = (
 )
 WHOLE = {
     "verl": {**VERL, "images": ["red.png", "blue.png"]},
+    "trl": {"prompt": CHAT[:1], "images": ["red.png"], "solution": "1"},
     "easyr1": {"problem": "<image>a?", "answer": "1", "images": ["red.png"]},
     "swift": {"messages": CHAT, "images": ["red.png"], "solution": "1"},
     "llava": {"conversations": TURNS, "image": "red.png"},
@@ -280,11 +299,11 @@ TABLES = [
     (
         [{"question": "a?", "answer": "b"}],
         {},
-        "no form of verl, easyr1, swift, llava, sharegpt has the columns question, answer: set form",
+        "no form of trl, verl, easyr1, swift, llava, sharegpt has the columns question, answer: set form",
     ),
     (["{"], {}, "no row that can be read"),
     ([], {}, "has no rows"),
-    ([{"problem": "a", "answer": "b"}], {"form": "trl"}, "form = 'trl' is unknown"),
+    ([{"problem": "a", "answer": "b"}], {"form": "trlx"}, "form = 'trlx' is unknown"),
     ([{"problem": "a", "answer": "b"}], {"test_share": 1.0}, "test_share = 1.0"),
     ([{"problem": "a", "answer": "b"}], {"format_prompt": "none.jinja"}, "none.jinja is no template"),
     ([{"problem": "a", "answer": "b"}], {"folder": 3}, "folder = 3"),

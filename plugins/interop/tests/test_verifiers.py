@@ -18,12 +18,16 @@ from helper import HALF
 def length(completions, **columns):
     return [len(c[0]["content"]) / 10 for c in completions]
 
+def brief(completion_ids, **columns):
+    return [float(len(ids) < 2) for ids in completion_ids]
+
 def told(completions, prompts, completion_ids, solution, unit, trainer_state, log_extra, log_metric, images=None, **others):
     """Raises with everything that it got."""
     log_metric("a", 1.0)
     log_extra("b", [1])
     sizes = images and [i.size for i in images[0]]
-    raise ValueError(json.dumps([completions, [len(p) for p in prompts], completion_ids, solution, unit, sizes, sorted(others)]))
+    lengths = [p and len(p) for p in prompts]
+    raise ValueError(json.dumps([completions, lengths, completion_ids, solution, unit, sizes, sorted(others)]))
 
 def odd(completions, **columns):
     how = columns["how"][0]
@@ -95,7 +99,14 @@ def test_trl_s_rewards_get_the_answer_and_the_meta_as_columns():
     case = Case(completion="a", answer="b", meta={"unit": "cm", "n": 3})
     [score] = scored("interop/trl", [case], functions="rewards.py:told", answer="solution")
     told = json.loads(score.detail.partition("ValueError: ")[2].rpartition(" (")[0])
-    assert told == [[[{"role": "assistant", "content": "a"}]], [0], [[]], ["b"], ["cm"], None, ["n"]]
+    assert told == [[[{"role": "assistant", "content": "a"}]], [None], [None], ["b"], ["cm"], None, ["n"]]
+
+
+def test_a_reward_of_what_it_does_not_get_is_missing():
+    """An empty list of tokens would be a short completion, and earn a full reward."""
+    case = Case(completion="a long answer", answer="b")
+    [score] = scored("interop/trl", [case], functions="rewards.py:brief")
+    assert score.failed and "NoneType" in score.detail
 
 
 @pytest.mark.parametrize("name", ["function", "completions", "trainer_state"])

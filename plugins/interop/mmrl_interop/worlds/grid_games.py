@@ -38,7 +38,7 @@ class GridGame(abc.ABC):
 
     @abc.abstractmethod
     def draw_map(self, rng: random.Random) -> list[str] | None:
-        """A map, or None for one that can't be solved."""
+        """A map, perhaps one that can't be solved; None for one that certainly can't."""
 
     @abc.abstractmethod
     def begin(self, rows: list[str], seed: int) -> None:
@@ -80,7 +80,8 @@ class GridGame(abc.ABC):
             rows = self.draw_map(rng)
             if rows is not None and (zlib.crc32("\n".join(rows).encode()) % SHARE == 0) == held_out:
                 self.begin(rows, seed)
-                return self._shown("The game begins."), {}
+                if self.path():
+                    return self._shown("The game begins."), {}
         raise ValueError(f"no map of this size was found in {TRIES} tries: change the options")
 
     def step(self, completion: str) -> tuple[dict[str, Any], float, bool, dict[str, Any]]:
@@ -203,9 +204,7 @@ class Sokoban(GridGame):
         places = rng.sample([p for p in inner if p not in walls], 2 * self.boxes_wanted + 1)
         signs = dict.fromkeys(walls, "#") | dict.fromkeys(places, "X") | dict.fromkeys(places[self.boxes_wanted :], "O")
         signs[places[-1]] = "P"
-        rows = ["".join(signs.get((r, c), "_" if (r, c) in inner else "#") for c in range(self.size)) for r in range(self.size)]
-        self.begin(rows, 0)
-        return rows if self.path() else None
+        return ["".join(signs.get((r, c), "_" if (r, c) in inner else "#") for c in range(self.size)) for r in range(self.size)]
 
     def begin(self, rows: list[str], seed: int) -> None:
         at: dict[str, set[Place]] = {sign: set() for sign in "#_XOP"}
@@ -224,13 +223,30 @@ class Sokoban(GridGame):
         return self.boxes == self.targets
 
     def path(self) -> list[str]:
-        return _shortest(
-            (self.player, self.boxes),
-            lambda state: [
-                (name, new) for name, way in MOVES.items() if (new := self._after(state[0], state[1], way)) is not None
-            ],
-            lambda state: state[1] == self.targets,
-        )
+        """Without the states with a box on a place from which no push leads it to a target: most of them on large maps."""
+        alive = self._alive()
+
+        def near(state: tuple[Place, frozenset[Place]]) -> Iterable[tuple[str, Any]]:
+            for name, way in MOVES.items():
+                new = self._after(*state, way)
+                if new is not None and (new[1] is state[1] or new[1] <= alive):
+                    yield name, new
+
+        if not self.boxes <= alive:
+            return []
+        return _shortest((self.player, self.boxes), near, lambda state: state[1] == self.targets)
+
+    def _alive(self) -> set[Place]:
+        """The places from which a box alone can be pushed to a target, found by pulling one from each."""
+        alive, edge = set(self.targets), list(self.targets)
+        while edge:
+            row, column = edge.pop()
+            for down, right in MOVES.values():
+                before, player = (row - down, column - right), (row - 2 * down, column - 2 * right)
+                if before not in self.walls and player not in self.walls and before not in alive:
+                    alive.add(before)
+                    edge.append(before)
+        return alive
 
     def text(self) -> str:
         cells = range(self.size)
@@ -288,15 +304,21 @@ def _ways(tiles: Any, start: Place, goal: Place) -> list[str]:
 
 def _shortest(start: Any, after: Callable[[Any], Iterable[tuple[str, Any]]], wanted: Callable[[Any], bool]) -> list[str]:
     """The fewest moves that lead to a wanted state; empty if none do. after: the moves from a state, and where they lead."""
-    seen, edge = {start}, [(start, list[str]())]
+    came: dict[Any, tuple[str, Any] | None] = {start: None}
+    """State -> the move that led to it, and from where."""
+    edge = [start]
     while edge:
         following = []
-        for state, moves in edge:
+        for state in edge:
             if wanted(state):
-                return moves
+                moves = []
+                while (step := came[state]) is not None:
+                    moves.append(step[0])
+                    state = step[1]
+                return moves[::-1]
             for name, new in after(state):
-                if new not in seen:
-                    seen.add(new)
-                    following.append((new, [*moves, name]))
+                if new not in came:
+                    came[new] = (name, state)
+                    following.append(new)
         edge = following
     return []
