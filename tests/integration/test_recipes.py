@@ -132,6 +132,60 @@ def test_systems_with_public_settings_have_them():
     assert (stage.settings["baseline"], stage.kl_coef, stage.kl_in, stage.kl_estimator) == ("batch", 1e-3, "reward", "k1")
 
 
+PUBLISHED = {
+    # run_qwen_vision_r1.sh, Jigsaw-R1's README, b2n.sh: transformers' linear schedule; 8 devices of a prompt, two accumulated
+    "vision-r1": [("linear", 1e-6, 0.5), ("linear", 5e-7, 0.0)],
+    "jigsaw-r1": [("linear", 1e-6, 0.5), ("linear", 5e-7, 0.0)],
+    "cls-rl": [{"prompts_per_step": 16, "schedule": "linear", "steps": 50 * 96 // 16}],
+    "no-thinking-rl": [{"prompts_per_step": 16, "schedule": "linear", "steps": 50 * 96 // 16}],
+    # openrlhf/cli/train_ppo_ray.py and ppo_actor.py of each: adam_betas, lr_warmup_ratio and min_lr
+    "r1-reward": [("cosine", 3e-7, 0.1), {"beta2": 0.95, "warmup_steps": math.ceil(0.03 * 195)}],
+    "spark": [("cosine", 5e-7, 0.1), {"beta2": 0.95, "warmup_steps": math.ceil(0.03 * 594)}],
+    # verl's fsdp_workers.py (0.01 if nothing is said), visionreasoner_7b.yaml, reward_map.yaml, run_corewarding-I.sh
+    **{key: [{"weight_decay": 0.01}] for key in ("deepeyes", "ssl4rl", "visurf", "simplevla-rl", "simplevla-rl-libero")},
+    "rewardmap": [{"weight_decay": 0.01}] * 2,
+    "co-reward": [{"weight_decay": 0.01, "warmup_steps": 115 // 10}],
+    # openvla/vla-scripts/finetune.py and openvla_train.py: torch's AdamW
+    "rl4vla": [{"weight_decay": 0.01}] * 2,
+    # train_rl_vllm_ray_fsdp.sh: 10 x 128 steps of a device in batches of 16
+    "vla-rl": [{"minibatches": 10 * 128 // 16, "learning_rate": 5e-6}],
+    # maniskill_grpo_openvlaoft: 256 environments of 80 / 8 chunks in batches of 640; libero_spatial_ppo_openpi
+    "rlinf-vla-grpo": [{"minibatches": 256 * 10 // 640, "max_grad_norm": 10.0, "weight_decay": 0.01}],
+    "pi-rl": [{"weight_decay": 0.01, "beta2": 0.95, "minibatches": 512 * 48 // 2048}],
+    "ript-vla": [{}, {"weight_decay": 1e-4, "dynamic_sampling": 4}],
+    "llarp": [{"max_grad_norm": 0.2, "settings": {"gamma": 0.99, "lam": 0.95, "whiten": False}}],
+    # of 1,200 steps of a cosine of 260,000 / 8, the rate is that of the beginning
+    "video-r1": [{"schedule": "constant", "weight_decay": 0.01, "max_grad_norm": 5.0}],
+    "v-reason": [{"schedule": "constant", "weight_decay": 0.01, "max_grad_norm": 5.0}],
+}
+"""Optimiser's settings of each stage, read in the public scripts."""
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_the_optimiser_is_that_of_the_published_script(name):
+    stages = load_config(ROOT / "configs" / "recipes" / f"{name}.toml").stages
+    several = len(stages) > 1
+    for i, wanted in enumerate(PUBLISHED[name]):
+        stage = stages[i if several else 0]
+        if isinstance(wanted, tuple):
+            wanted = dict(zip(("schedule", "learning_rate", "min_lr_ratio"), wanted, strict=True))
+        assert {key: getattr(stage, key) for key in wanted} == wanted
+
+
+def test_adapters_lengths_and_pictures_are_those_of_the_published_scripts():
+    """RL4VLA and VLA-RL: lora_alpha = min(rank, 16); RLinf: rank. SEED-Bench-R1: grpo.sh names no length, and TRL's is 256.
+    Video-R1: MAX_PIXELS and VIDEO_MAX_PIXELS of its vision_process.py."""
+    found = {
+        name: load_config(ROOT / "configs" / "recipes" / f"{name}.toml")
+        for name in ("rl4vla", "vla-rl", "rlinf-vla-ppo", "rlinf-vla-grpo", "seed-bench-r1", "no-thinking-rl", "video-r1")
+    }
+    alphas = {name: config.policy.lora.alpha for name, config in found.items() if config.policy.lora}
+    assert alphas == {"rl4vla": 16, "vla-rl": 16, "rlinf-vla-ppo": 32, "rlinf-vla-grpo": 32}
+    assert (found["seed-bench-r1"].generate.max_tokens, found["no-thinking-rl"].generate.max_tokens) == (256, 1024)
+    video = found["video-r1"].policy
+    assert (video.max_pixels, video.video.max_pixels, video.video.max_frames) == (256 * 28 * 28, 128 * 28 * 28, 16)
+
+
 def test_pivot_has_the_settings_of_its_script():
     """PIVOT @5bd57fb, scripts/train/stage2-dpo.sh: 8 devices of 1 pair, 32 steps accumulated, 3 epochs of 20,000 pairs, 3% of
     warm-up, alpha 1 and gamma 0."""
@@ -162,7 +216,9 @@ def test_systems_with_tools_have_their_published_settings():
     assert (deepeyes.generate.max_tokens, deepeyes.generate.max_turns, deepeyes.generate.max_context) == (10240, 5, 8192 + 20480)
     imitation, stage = pixel.stages
     assert (imitation.batch_size, imitation.learning_rate, imitation.schedule) == (16, 1e-6, "cosine")
+    assert {part.match for part in imitation.parts if part.freeze} == {"vision", "projector"} and imitation.warmup_steps == 10
     assert (stage.prompts_per_step * stage.group_size, stage.group_size, stage.minibatches) == (512, 8, 2)
+    assert (stage.schedule, stage.min_lr_ratio, stage.beta2, stage.warmup_steps) == ("cosine", 0.5, 0.95, 9)
     assert plugin_rules(stage)[0].settings == {"threshold": 0.3, "most": 1, "alpha": 0.5, "beta": 0.05, "form": "paper"}
 
 
