@@ -35,7 +35,7 @@ from mmrl.api.errors import UserError
 from mmrl.api.types import Prompt, user_message
 from mmrl.config.sections import ComputeConfig, LoraConfig, PolicyConfig
 from mmrl.policies.vlm import tiny
-from mmrl.policies.vlm.processing import PromptInputs
+from mmrl.policies.vlm.prompt_inputs import PromptInputs
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.rollout.generate.local import LocalGenerator
 from mmrl.rollout.generate.sampling import Generator, SamplingParams

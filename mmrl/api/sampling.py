@@ -31,7 +31,7 @@ class Group:
     trained on."""
     prompt: Prompt
     inputs: Any
-    """The prompt as model inputs (`mmrl.policies.vlm.processing.PromptInputs`), or the task's demonstration."""
+    """The prompt as model inputs (`mmrl.policies.vlm.prompt_inputs.PromptInputs`), or the task's demonstration."""
     rollouts: list[Rollout]
     scores: list[Score] = field(default_factory=list)
     """One score per rollout; empty until the group is scored."""

@@ -20,7 +20,7 @@ from mmrl.api.tasks.option_checks import check_integer
 from mmrl.api.types import Message, Prompt
 from mmrl.compute.devices import has_bfloat16, prepare_device
 from mmrl.config.sections import PolicyConfig
-from mmrl.policies.vlm.processing import PromptInputs
+from mmrl.policies.vlm.prompt_inputs import PromptInputs
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.rollout.generate.local import LocalGenerator
 from mmrl.rollout.generate.processor import LogitsProcessor

@@ -20,7 +20,7 @@ from mmrl.api.seeds import derive
 from mmrl.api.transfer import upload
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.batches import ForwardOutputs, MicroBatch
-from mmrl.policies.vlm.processing import PromptInputs, concatenate
+from mmrl.policies.vlm.prompt_inputs import PromptInputs, concatenate
 from mmrl.policies.vlm.vlm import VLM
 
 HEAD = "reward_head.safetensors"

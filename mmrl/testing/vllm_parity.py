@@ -14,7 +14,7 @@ from mmrl.api.types import Prompt, Status, Turn, user_message
 if TYPE_CHECKING:
     import torch
 
-    from mmrl.policies.vlm.processing import PromptInputs
+    from mmrl.policies.vlm.prompt_inputs import PromptInputs
     from mmrl.policies.vlm.vlm import VLM
     from mmrl.rollout.generate.sampling import Completion, Generator
 

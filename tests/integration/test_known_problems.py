@@ -19,7 +19,7 @@ from mmrl.api.types import Prompt, Score, Status, Turn
 from mmrl.config.sections import RlStage
 from mmrl.policies.batches import Credit
 from mmrl.policies.critic import Critic
-from mmrl.policies.vlm.processing import PromptInputs
+from mmrl.policies.vlm.prompt_inputs import PromptInputs
 from mmrl.policies.vlm.vlm import ForwardOutputs
 from mmrl.train.update.learner import Learner
 from mmrl.train.update.pack_conversations import pack

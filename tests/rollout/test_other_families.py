@@ -13,7 +13,7 @@ from mmrl.api.interfaces import Task
 from mmrl.api.types import Prompt, Reply, user_message
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.batches import Credit
-from mmrl.policies.vlm import processing
+from mmrl.policies.vlm import prompt_inputs
 from mmrl.policies.vlm.families import Family
 from mmrl.policies.vlm.known_families import FAMILIES
 from mmrl.policies.vlm.vlm import VLM
@@ -155,7 +155,7 @@ def test_rollouts_whose_pictures_differ_are_computed_apart(family):
 
 
 def test_a_family_that_is_not_told_sizes_refuses_other_ones_in_one_line(monkeypatch):
-    monkeypatch.setattr(processing, "TRUE_SIZES", ())
+    monkeypatch.setattr(prompt_inputs, "TRUE_SIZES", ())
     vlm = other_families.policy("mistral3")
     assert all(len(r.turns) == 2 for r in collected(vlm, ["like", "then in words"]))
     with pytest.raises(UserError, match=r"^an environment's reply: its pictures are processed into .* a mistral3 model") as told:
@@ -165,11 +165,11 @@ def test_a_family_that_is_not_told_sizes_refuses_other_ones_in_one_line(monkeypa
 
 def test_padding_is_at_the_ends_and_the_first_axis_is_joined():
     one, two = torch.ones(1, 2, 3), 2 * torch.ones(2, 3, 1)
-    joined = processing.concatenate([{"a": one}, {}, {"a": two}])["a"]
+    joined = prompt_inputs.concatenate([{"a": one}, {}, {"a": two}])["a"]
     assert joined.shape == (3, 3, 3) and joined.sum() == one.sum() + two.sum()
     assert torch.equal(joined[:1, :2], one) and torch.equal(joined[1:, :, :1], two)
-    assert processing.can_join([{"a": one}, {"b": two}]) and not processing.can_join([{"a": one}, {"a": two}])
-    assert processing.can_join([{"a": one, "image_sizes": two}, {"a": two}])
+    assert prompt_inputs.can_join([{"a": one}, {"b": two}]) and not prompt_inputs.can_join([{"a": one}, {"a": two}])
+    assert prompt_inputs.can_join([{"a": one, "image_sizes": two}, {"a": two}])
 
 
 class Silent(Task):

@@ -9,7 +9,7 @@ import vlm_cases as cases
 from mmrl.api.episodes import Conversation
 from mmrl.api.types import Prompt, Status, Turn, user_message
 from mmrl.policies.vlm.packed_rows import PackedRows
-from mmrl.policies.vlm.processing import PromptInputs
+from mmrl.policies.vlm.prompt_inputs import PromptInputs
 from mmrl.train.update.pack_conversations import pack
 
 CREDIT = cases.credit(1.0, -0.5, 0.25, 2.0, -1.0, 0.75, 0.5, -2.0)

@@ -10,7 +10,7 @@ import torch
 
 from mmrl.api.errors import UserError
 from mmrl.api.types import Message, Prompt
-from mmrl.policies.vlm.processing import PromptInputs
+from mmrl.policies.vlm.prompt_inputs import PromptInputs
 from mmrl.policies.vlm.tower import pass_prompt
 from mmrl.policies.vlm.vlm import VLM
 

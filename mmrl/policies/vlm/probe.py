@@ -24,7 +24,7 @@ from mmrl.policies.vlm.capabilities import UNKNOWN, Capabilities, Head, Way
 from mmrl.policies.vlm.families import Family, decoder_of
 from mmrl.policies.vlm.logits import Logits, possible_heads
 from mmrl.policies.vlm.packed_rows import PackedRows, packed_rows
-from mmrl.policies.vlm.processing import PromptInputs, concatenate
+from mmrl.policies.vlm.prompt_inputs import PromptInputs, concatenate
 from mmrl.policies.vlm.recurrent import recurrent_kinds
 
 BOUNDS = {torch.float32: 1e-5, torch.float64: 1e-8, torch.bfloat16: 0.05, torch.float16: 0.01}

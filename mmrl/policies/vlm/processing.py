@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -22,70 +21,13 @@ from mmrl.config.sections import VideoConfig
 from mmrl.policies.vlm.coordinate_formats import UnknownFormat
 from mmrl.policies.vlm.families import Family
 from mmrl.policies.vlm.limits import SoundLimits, sound_limits, video_factor
+from mmrl.policies.vlm.prompt_inputs import PromptInputs, can_join, concatenate
 from mmrl.policies.vlm.prompt_media import PromptMedia
 from mmrl.policies.vlm.row_lengths import longest_row
 
 TOOLS_AS_TEXT = 'let the task write their schemas into its messages (bundled ones: schemas = "text"), or choose another model'
 SECONDS = "second_per_grid_ts"
 """An output of processors that is used for positions alone."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PromptInputs:
-    """A prompt as the model reads it, made once and shared by its group, its sampler and its update."""
-
-    ids: torch.Tensor
-    """int64 [S]."""
-    positions: torch.Tensor | None
-    """int64 [axes, S]; None if the model computes them."""
-    media: Mapping[str, torch.Tensor]
-    """Keyword arguments of the forward that don't run along the tokens: pixels, grids."""
-    token_types: Mapping[str, torch.Tensor]
-    """Keyword arguments [S] that do, such as `mm_token_type_ids`; a completion's tokens get the family's `completion_type`."""
-    clocks: Mapping[str, torch.Tensor] = field(default_factory=dict)
-    """Times from which positions of videos were computed; needed by a sampler that computes them again."""
-    image_sizes: tuple[tuple[int, int], ...] = ()
-    model_sizes: tuple[tuple[int, int], ...] = ()
-    coordinate_format: CoordinateFormat = CoordinateFormat.PIXELS
-
-    @property
-    def next_position(self) -> int:
-        """The rotary position of the first completion token."""
-        return len(self.ids) if self.positions is None else int(self.positions.max()) + 1
-
-    @property
-    def media_rows(self) -> dict[str, int]:
-        """The rows of each tensor of media and clocks."""
-        return {name: len(rows) for name, rows in (*self.media.items(), *self.clocks.items())}
-
-    def with_prompt(self, first: PromptInputs, other: PromptInputs) -> PromptInputs:
-        """These inputs, of a conversation that began with the prompt `first`, as if it had begun with `other`. What was said
-        after it stays, and lies as far behind it as before."""
-        start, begun = len(first.ids), first.media_rows
-
-        def later(known: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-            found = {name: rows[begun.get(name, 0) :] for name, rows in known.items()}
-            return {name: rows for name, rows in found.items() if len(rows)}
-
-        positions = self.positions
-        if positions is not None:
-            assert other.positions is not None, "both prompts are read by the same model"
-            moved = positions[:, start:] - first.next_position + other.next_position
-            positions = torch.cat([other.positions, moved], 1)
-        types = {}
-        for name, known in self.token_types.items():
-            said = known[start:]  # it begins with sampled text, of which a prompt consists that has no types of its own
-            types[name] = torch.cat([other.token_types.get(name, said[:1].expand(len(other.ids))), said])
-        return PromptInputs(
-            ids=torch.cat([other.ids, self.ids[start:]]),
-            positions=positions,
-            media=concatenate([other.media, later(self.media)]),
-            token_types=types,
-            clocks=concatenate([other.clocks, later(self.clocks)]),
-            image_sizes=(*other.image_sizes, *self.image_sizes[len(first.image_sizes) :]),
-            model_sizes=(*other.model_sizes, *self.model_sizes[len(first.model_sizes) :]),
-            coordinate_format=other.coordinate_format,
-        )
 
 
 class PromptProcessor:
@@ -394,34 +336,6 @@ class PromptProcessor:
 
 ALONG_TIME = "feature_attention_mask"
 """An argument [sounds, frames] that tells which frames of a spectrogram are sound; it doesn't run along the tokens."""
-TRUE_SIZES = ("image_sizes", "pixel_attention_mask")
-"""Keyword arguments that tell a model which part of each picture is padding."""
-
-
-def can_join(media: Sequence[Mapping[str, torch.Tensor]]) -> bool:
-    """Whether `concatenate` is exact: the tensors differ along their first axis alone, or the model is told what is padding."""
-    shapes = [{m[k].shape[1:] for m in media if k in m} for k in {k for m in media for k in m}]
-    return all(len(found) == 1 for found in shapes) or any(name in m for m in media for name in TRUE_SIZES)
-
-
-def concatenate(media: Sequence[Mapping[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
-    """Join the media arguments of several prompts along their first axis; prompts without media add nothing. Where the other axes
-    differ (tiles of a picture, its height and width), tensors are padded with zeros at their ends, as the processors do it."""
-    keys = sorted({k for m in media for k in m})
-    return {k: _padded([m[k] for m in media if k in m]) for k in keys}
-
-
-def _padded(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    shapes = {v.shape[1:] for v in tensors}
-    if len(shapes) == 1:
-        return torch.cat(list(tensors))
-    largest = [max(sizes) for sizes in zip(*shapes, strict=True)]
-    joined = tensors[0].new_zeros(sum(len(v) for v in tensors), *largest)
-    start = 0
-    for v in tensors:
-        joined[(slice(start, start + len(v)), *(slice(size) for size in v.shape[1:]))] = v
-        start += len(v)
-    return joined
 
 
 def _per_token(encoded: Mapping[str, torch.Tensor], length: int) -> set[str]:

@@ -12,7 +12,7 @@ from mmrl.api.errors import UserError
 from mmrl.api.transfer import upload
 from mmrl.api.types import Prompt
 from mmrl.config.parts import part_of
-from mmrl.policies.vlm.processing import PromptInputs
+from mmrl.policies.vlm.prompt_inputs import PromptInputs
 from mmrl.policies.vlm.vlm import VLM
 
 

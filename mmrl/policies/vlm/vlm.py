@@ -31,7 +31,8 @@ from mmrl.policies.vlm.linear_logprobs import is_linear, linear_logprobs
 from mmrl.policies.vlm.loading import load
 from mmrl.policies.vlm.packed_rows import additive
 from mmrl.policies.vlm.probe import probe
-from mmrl.policies.vlm.processing import PromptInputs, PromptProcessor, explained
+from mmrl.policies.vlm.processing import PromptProcessor, explained
+from mmrl.policies.vlm.prompt_inputs import PromptInputs
 from mmrl.policies.vlm.row_lengths import longest_row
 from mmrl.policies.vlm.vocabulary import check_teacher
 

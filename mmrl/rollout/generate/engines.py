@@ -21,7 +21,7 @@ from mmrl.compute.devices import prepare_device
 from mmrl.compute.ray import adopt_environment, engines_per_rank, ray_for, switches
 from mmrl.config.sections import RunConfig
 from mmrl.policies.shard import reshard
-from mmrl.policies.vlm.processing import PromptInputs
+from mmrl.policies.vlm.prompt_inputs import PromptInputs
 from mmrl.policies.vlm.row_lengths import longest_row
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.registry import plugins

@@ -13,7 +13,7 @@ from mmrl.api.errors import UserError
 from mmrl.api.transfer import upload
 from mmrl.policies.shard import reshard, unshard
 from mmrl.policies.vlm.probe import padding_only
-from mmrl.policies.vlm.processing import PromptInputs, concatenate
+from mmrl.policies.vlm.prompt_inputs import PromptInputs, concatenate
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.rollout.generate.decode_graphs import DecodeGraphs
 from mmrl.rollout.generate.draw import sample_tokens

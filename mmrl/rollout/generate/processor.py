@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from transformers import DynamicCache
 
-from mmrl.policies.vlm.processing import PromptInputs
+from mmrl.policies.vlm.prompt_inputs import PromptInputs
 from mmrl.policies.vlm.vlm import VLM
 
 

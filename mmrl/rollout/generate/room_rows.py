@@ -11,7 +11,7 @@ import torch
 from mmrl.api.errors import shorten
 from mmrl.api.types import Prompt, user_message
 from mmrl.policies.vlm.probe import BOUNDS, TEXTS
-from mmrl.policies.vlm.processing import PromptInputs
+from mmrl.policies.vlm.prompt_inputs import PromptInputs
 from mmrl.rollout.generate.decode_graphs import DecodeGraphs
 from mmrl.rollout.generate.rooms import KINDS, Room
 from mmrl.rollout.generate.rows import Prefiller, Rows

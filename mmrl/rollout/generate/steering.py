@@ -13,7 +13,7 @@ import torch
 from transformers import DynamicCache
 
 from mmrl.api.errors import UserError
-from mmrl.policies.vlm.processing import PromptInputs
+from mmrl.policies.vlm.prompt_inputs import PromptInputs
 from mmrl.policies.vlm.vlm import VLM, entropy_of
 from mmrl.rollout.generate.cache import ReservedLayer
 from mmrl.rollout.generate.processor import LogitsProcessor

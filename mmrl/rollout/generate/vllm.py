@@ -17,7 +17,7 @@ from mmrl.api.errors import UserError, shorten
 from mmrl.compute.devices import current_gpu
 from mmrl.config.sections import ComputeConfig
 from mmrl.policies.shard import reshard
-from mmrl.policies.vlm.processing import PromptInputs
+from mmrl.policies.vlm.prompt_inputs import PromptInputs
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.rollout.generate.broadcast import Load, Meeting
 from mmrl.rollout.generate.exchange import WeightExchange, taking_turns

@@ -17,7 +17,8 @@ import torch
 from mmrl.api.errors import UserError, shorten
 from mmrl.api.types import Prompt, user_message
 from mmrl.policies.vlm.known_families import Qwen3VL
-from mmrl.policies.vlm.processing import PromptInputs, PromptProcessor
+from mmrl.policies.vlm.processing import PromptProcessor
+from mmrl.policies.vlm.prompt_inputs import PromptInputs
 from mmrl.policies.vlm.vlm import VLM
 
 KINDS = ("image", "video")

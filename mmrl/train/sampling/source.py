@@ -16,7 +16,7 @@ from mmrl.data.curriculum import Curriculum
 from mmrl.data.epoch_filter import EpochFilter
 from mmrl.data.prompts import PromptIndex, max_broken
 from mmrl.data.stream import GroupOutcome, PromptStream
-from mmrl.policies.vlm.processing import PromptInputs
+from mmrl.policies.vlm.prompt_inputs import PromptInputs
 from mmrl.train.position import StepIndex
 from mmrl.train.sampling.condition import stage_condition
 

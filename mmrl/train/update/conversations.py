@@ -16,7 +16,7 @@ from mmrl.api.episodes import Conversation
 from mmrl.api.errors import UserError
 from mmrl.api.types import Prompt, Status, Turn
 from mmrl.policies.turn_states import TurnStates
-from mmrl.policies.vlm.processing import PromptInputs
+from mmrl.policies.vlm.prompt_inputs import PromptInputs
 from mmrl.train.update.digested import read, write
 
 

@@ -19,7 +19,7 @@ from mmrl.compute import ranks
 from mmrl.compute.teams import Team
 from mmrl.config.sections import RunConfig
 from mmrl.policies.batches import Batch, Credit, MicroBatch
-from mmrl.policies.vlm.processing import PromptInputs, concatenate
+from mmrl.policies.vlm.prompt_inputs import PromptInputs, concatenate
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.train.update.packer import Dealt, PackOptions
 from mmrl.train.update.prefetch import Prefetcher
