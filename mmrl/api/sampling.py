@@ -169,7 +169,8 @@ class SamplingRule:
         raise NotImplementedError(f"{type(self).__name__} has a revision and must define pay_for(after)")
 
     def state(self) -> Mapping[str, torch.Tensor]:
-        """What the rule has learned or remembers, kept in checkpoints; empty by default."""
+        """What the rule has learned or remembers, for checkpoints; empty by default. Called after each step; the tensors are
+        copied."""
         return {}
 
     def load_state(self, tensors: Mapping[str, torch.Tensor]) -> None:

@@ -65,7 +65,8 @@ class PairEvaluator(Answering):
         for number, one in enumerate(batch):
             if one.mine:
                 preferred, rejected = pair_of(self.tasks[one.posed.task], one.posed)
-                found[number] = self.policy.rate(one.read, preferred), self.policy.rate(one.read, rejected)
+                high, low = self.policy.rate(one.read, [preferred, rejected])
+                found[number] = high, low
         return found
 
 

@@ -47,7 +47,7 @@ class Evaluation:
     """The entry's label in the run file."""
     split: str
     metric: str
-    """`accuracy` if every score is 0 or 1 and the verifier isn't `graded`, else the verifier's id."""
+    """`accuracy` if a score is 0 or 1, as the verifier's spec has these bounds and isn't `graded`; else the verifier's id."""
     value: float
     """Mean over prompts of the mean over a prompt's answers."""
     low: float
@@ -146,7 +146,8 @@ def figure_of(
 ) -> Evaluation:
     """The Evaluation of these items: the mean of their values with its interval."""
     values = _values(items)
-    accuracy = not spec.graded and all(v in (0.0, 1.0, None) for i in items for v in i.values)
+    rates = (spec.low, spec.high) == (0.0, 1.0) and not spec.graded
+    accuracy = rates and all(v in (0.0, 1.0, None) for i in items for v in i.values)
     low, high = confidence_interval(values, spec.low, spec.high, counted=accuracy)
     return Evaluation(
         task=label,

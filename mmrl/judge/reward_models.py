@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import itertools
+import pickle
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,8 +22,13 @@ class Ratings:
         self.policy = policy
 
     def rate(self, answered: Sequence[tuple[Sequence[Message], str]]) -> list[float]:
-        """The rating of each (conversation that ends with the user, completion); any number."""
-        return [self.policy.rate(self.policy.encode(Prompt(messages=list(messages))), said) for messages, said in answered]
+        """The rating of each (conversation that ends with the user, completion); any number. Conversations that follow each other
+        and are the same, as those of a group are, are encoded and computed once."""
+        found: list[float] = []
+        for _, same in itertools.groupby(answered, lambda one: pickle.dumps(one[0])):
+            group = list(same)
+            found += self.policy.rate(self.policy.encode(Prompt(messages=list(group[0][0]))), [said for _, said in group])
+        return found
 
 
 def reward_model(model: str, *, device: str = "auto", max_pixels: int | None = None) -> Ratings:

@@ -58,26 +58,40 @@ class RewardModel(VLM):
         return ForwardOutputs(logprobs_L=found_L, entropy_L=torch.zeros_like(found_L).detach())
 
     @torch.no_grad()
-    def rate(self, inputs: PromptInputs, completion: str) -> float:
-        """The rating of a completion of an encoded prompt; any number."""
-        micro = self._alone(inputs, self.encode_completion(completion))
-        return float(self.outputs(micro, 1.0).logprobs_L.sum())
+    def rate(self, inputs: PromptInputs, completions: Sequence[str]) -> list[float]:
+        """The ratings of completions of an encoded prompt; any numbers. The prompt is computed once if the model can share it.
+        Equal completions are computed once, and have equal ratings."""
+        different = [*dict.fromkeys(completions)]
+        ids_G = [self.encode_completion(completion) for completion in different]
+        rows = [ids_G] if self.family.shares_prefix else [[ids] for ids in ids_G]
+        found = [rating for row in rows for rating in self._ratings(self._row(inputs, row))]
+        return [found[different.index(completion)] for completion in completions]
 
-    def _alone(self, inputs: PromptInputs, ids: Sequence[int]) -> MicroBatch:
-        """A row with one completion."""
-        start, length = len(inputs.ids), len(ids)
-        own = {"ids_BS": torch.cat([inputs.ids, torch.tensor(ids)])[None], "target_L": torch.tensor(ids)}
-        own |= {"segment_BS": (torch.arange(start + length) >= start).long()[None], "place_L": torch.arange(length)}
-        own |= {"source_L": torch.arange(start - 1, start + length - 1), "final_R": torch.tensor([start + length - 1])}
-        own |= {"rollout_L": torch.zeros(length, dtype=torch.long), "final_rollout_R": torch.zeros(1, dtype=torch.long)}
+    def _ratings(self, micro: MicroBatch) -> list[float]:
+        found_R = torch.zeros(len(micro.final_R), device=self.device)
+        return found_R.index_add(0, micro.rollout_L, self.outputs(micro, 1.0).logprobs_L).tolist()
+
+    def _row(self, inputs: PromptInputs, ids_G: Sequence[Sequence[int]]) -> MicroBatch:
+        """A row with a prompt and completions."""
+        start, lengths = len(inputs.ids), [len(ids) for ids in ids_G]
+        ends = start + torch.tensor(lengths).cumsum(0)
+        target_L = torch.tensor([token for ids in ids_G for token in ids])
+        rollout_L = torch.arange(len(ids_G)).repeat_interleave(torch.tensor(lengths))
+        source_L = torch.arange(len(target_L)) + start - 1
+        source_L[ends[:-1] - start] = start - 1  # the last token of the prompt comes before the first of every completion
+        place_L = torch.cat([torch.arange(length) for length in lengths])
+        own = {"ids_BS": torch.cat([inputs.ids, target_L])[None], "target_L": target_L, "source_L": source_L, "place_L": place_L}
+        own |= {"segment_BS": torch.cat([torch.zeros(start, dtype=torch.long), rollout_L + 1])[None], "final_R": ends - 1}
+        own |= {"rollout_L": rollout_L, "final_rollout_R": torch.arange(len(ids_G))}
         if inputs.positions is not None:
-            following = (torch.arange(length) + inputs.next_position).expand(len(inputs.positions), -1)
+            following = (place_L + inputs.next_position).expand(len(inputs.positions), -1)
             own["positions"] = torch.cat([inputs.positions, following], 1)[:, None]
         media = concatenate([inputs.media])
         for key, values in inputs.token_types.items():
-            media[key] = torch.cat([values, torch.full((length,), self.family.completion_type, dtype=values.dtype)])[None]
+            more = torch.full((len(target_L),), self.family.completion_type, dtype=values.dtype)
+            media[key] = torch.cat([values, more])[None]
         there: dict[str, Any] = upload(own, self.device)
-        nothing_L = torch.full((length,), torch.nan, device=self.device)
+        nothing_L = torch.full((len(target_L),), torch.nan, device=self.device)
         return MicroBatch(
             **({"positions": None} | there),
             media=upload(media, self.device, self.family.on_host),

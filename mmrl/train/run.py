@@ -216,6 +216,7 @@ class Run:
         self.at.step += 1
         self.at.stage_step += 1
         self.at.source = self.steps.state()
+        self.steps.step_ended()
         self.consistent = True
         total = time.perf_counter() - started
         self.clock.seconds["other"] = total - sum(v for k, v in self.clock.seconds.items() if k != "other")

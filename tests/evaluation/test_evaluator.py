@@ -242,6 +242,13 @@ def test_a_verifier_that_is_graded_never_gives_an_accuracy(tmp_path, monkeypatch
     assert found.metric == "toy/exact" and (found.low, found.high) != wilson(1, 3)
 
 
+@pytest.mark.parametrize("values", [[0.0, 1.0], [0.0, 0.0], [2.0, 0.0]])
+def test_whether_a_figure_is_an_accuracy_is_told_by_the_verifiers_range(values):
+    """And not by what happened to be scored: one name for all evaluations of a run."""
+    spec = VerifierSpec(id="toy/sum", target="-:-", high=2.0)
+    assert figure_of("toy", "test", spec, "toy/sum", [scored(v) for v in values], {}).metric == "toy/sum"
+
+
 def test_the_prompts_of_a_task_are_made_once(tmp_path):
     class Counted(Letters):
         made = 0

@@ -666,6 +666,11 @@ VERIFIER_FAULTS = {
         lambda case: exact(case) or -1.0,
         "an empty completion scores -1, outside of the spec's low=0",
     ),
+    "half right": (
+        "wrong_answer_scores_low",
+        lambda case: exact(case) or 0.5 * (case.completion in WORDS),
+        "scores 0.5, between low=0 and high=1: write graded=True in its spec",
+    ),
     "empty is in everything": (
         "empty_scores_low",
         accepting(lambda c, a: c.strip() in a),
@@ -736,9 +741,10 @@ def test_a_verifier_without_faults_passes() -> None:
 @pytest.mark.parametrize("fault", VERIFIER_FAULTS)
 def test_a_planted_fault_in_a_verifier_is_found(fault: str) -> None:
     name, verify, message = VERIFIER_FAULTS[fault]
-    found = failed(check_verifier(AS_EXACT, sample(), verify))
+    spec = replace(AS_EXACT, graded=verify is unstable)
+    found = failed(check_verifier(spec, sample(), verify))
     assert message in found.get(name, f"nothing by {name} but {found}")
-    if name != "empty_scores_low":  # nothing is said in several of the checks
+    if name != "empty_scores_low" and fault != "half right":  # nothing, and wrong answers, are said in several of the checks
         assert set(found) == {name}, found
 
 
@@ -788,7 +794,7 @@ def boxes() -> tuple[type[Task], Callable[[Case], float]]:
 
 def test_the_guides_box_verifier_passes() -> None:
     where, box_iou = boxes()
-    report = check_verifier(AS_EXACT, sample(where), box_iou)
+    report = check_verifier(replace(AS_EXACT, graded=True), sample(where), box_iou)
     assert failed(report) == {} and failed(check_task(SPEC, where)) == {}
 
 
@@ -803,7 +809,7 @@ def test_the_guides_box_verifier_passes() -> None:
 )
 def test_a_box_verifier_that_ignores_how_a_model_writes_is_found(blind: Callable[[Case], Case]) -> None:
     where, box_iou = boxes()
-    found = failed(check_verifier(AS_EXACT, sample(where), lambda case: box_iou(blind(case))))
+    found = failed(check_verifier(replace(AS_EXACT, graded=True), sample(where), lambda case: box_iou(blind(case))))
     assert set(found) == {"gold_scores_highest_in_every_coordinate_format"}
     message = found["gold_scores_highest_in_every_coordinate_format"]
     assert re.search(
@@ -812,7 +818,7 @@ def test_a_box_verifier_that_ignores_how_a_model_writes_is_found(blind: Callable
     assert message.endswith(
         "convert between case.coordinate_format and the pixels of the answer with mmrl.api.coordinates.convert_coordinates"
     )
-    published = VerifierSpec(id="count/box@peer", target="-:-", timeout_s=0.5)
+    published = VerifierSpec(id="count/box@peer", target="-:-", timeout_s=0.5, graded=True)
     lenient = check_verifier(published, sample(where), lambda case: box_iou(blind(case)))
     assert lenient.ok and any(r.note.startswith("as published: count/box@peer gives 0") for r in lenient.results)
 

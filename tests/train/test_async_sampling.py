@@ -33,6 +33,9 @@ class Stub:
     def sample(self, prompts, at):
         return Sampled(groups=[], sampled=[], counts={"of": self.work(at)}, seconds={"generate": 0.0})
 
+    def rule_states(self):
+        return []
+
 
 class Line:
     """A pipeline whose sampler and learner write down what they do."""

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -61,11 +62,25 @@ def test_a_rating_is_the_same_alone_and_in_packed_rows(how: dict) -> None:
     """It stands at the last token alone, and is the head's value of the state after it."""
     model = RewardModel(PolicyConfig(model=MODEL), seed=3)
     rollouts = sides(model)
-    alone = torch.tensor([model.rate(r.inputs, r.completion) for r in rollouts])
+    alone = torch.tensor([model.rate(r.inputs, [r.completion])[0] for r in rollouts])
     assert torch.allclose(packed_ratings(model, rollouts, **how), alone, atol=1e-5)
     assert len(set(alone.tolist())) == len(alone)
-    by_head = [model.value(model.states(model._alone(r.inputs, r.turns[0].token_ids))[-1:])[0, 0] for r in rollouts]
+    by_head = [model.value(model.states(model._row(r.inputs, [r.turns[0].token_ids]))[-1:])[0, 0] for r in rollouts]
     assert torch.allclose(torch.stack(by_head), alone, atol=1e-5)
+
+
+@pytest.mark.parametrize("shares", [True, False])
+def test_completions_of_a_prompt_are_rated_as_if_each_were_alone(monkeypatch: pytest.MonkeyPatch, shares: bool) -> None:
+    """A group is one row, or one row each if the model can't share a prompt; equal completions have one rating."""
+    model = RewardModel(PolicyConfig(model=MODEL), seed=3)
+    passes = Mock(wraps=model.outputs)
+    monkeypatch.setattr(model, "outputs", passes)
+    monkeypatch.setattr(type(model.family), "shares_prefix", shares)
+    inputs = sides(model, 1)[0].inputs
+    said = ["red", "a blue square, I think", "red", ""]
+    found = model.rate(inputs, said)
+    assert passes.call_count == (1 if shares else 3) and found[0] == found[2] and len(set(found)) == 3
+    assert found == pytest.approx([model.rate(inputs, [one])[0] for one in said], abs=1e-5)
 
 
 def test_a_pass_that_other_ranks_alone_have_work_for_rates_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,7 +139,7 @@ def test_it_is_evaluated_on_held_out_pairs(tmp_path: Path) -> None:
     won = []
     for prompt in held.prompts(setup.entries["toy/colour"]):
         inputs = model.encode(prompt)
-        good, bad = (model.rate(inputs, side) for side in Colour().pair(prompt))
+        good, bad = model.rate(inputs, [*Colour().pair(prompt)])
         won.append(1.0 if good > bad else 0.0)
     assert after["value"] == pytest.approx(sum(won) / 6)
 
@@ -166,7 +181,7 @@ def test_it_rewards_an_rl_stage(tmp_path: Path) -> None:
     prompts = {p.id: p for p in Colour().prompts("train", 0)}
     assert len(scored) == 6
     for row in scored:
-        rating = model.rate(model.encode(prompts[row["prompt_id"]]), row["completion"])
+        (rating,) = model.rate(model.encode(prompts[row["prompt_id"]]), [row["completion"]])
         assert row["score"]["value"] == pytest.approx(1 / (1 + torch.tensor(-rating).exp().item()), abs=1e-4)
 
 

@@ -7,6 +7,7 @@ import pytest
 import runs
 from mmrl.api.errors import UserError
 from mmrl.train.sampling.rules import plugin_rules
+from mmrl.train.stages.rl import RlSteps
 
 RULE = """
 import torch
@@ -53,17 +54,40 @@ def config(folder, rules, options=None, **sections):
     return runs.toy_config(folder, stages=[rl | {"rules": [{"id": rule, "options": options or {}} for rule in rules]}], **given)
 
 
-def test_a_run_that_was_stopped_goes_on_with_it(tmp_path):
+def counted(folder):
+    return [row["metrics"]["counted/steps"] for row in runs.rows(folder) if "metrics" in row]
+
+
+@pytest.mark.parametrize("stopped", ["after a step", "between sampling and update"])
+def test_a_run_that_was_stopped_goes_on_with_it(tmp_path, monkeypatch, stopped):
     whole = runs.run(config(tmp_path / "whole", ["counted/idle", "counted/pay"]))
-    assert [row["metrics"]["counted/steps"] for row in runs.rows(whole) if "metrics" in row] == [1, 2, 3, 4]
+    assert counted(whole) == [1, 2, 3, 4]
     cut = config(tmp_path / "cut", ["counted/idle", "counted/pay"])
-    with pytest.raises(KeyboardInterrupt):
-        runs.run(cut, progress=runs.Silent(stop_after=2))
+    with pytest.raises(KeyboardInterrupt), monkeypatch.context() as at:
+        if stopped == "after a step":
+            runs.run(cut, progress=runs.Silent(stop_after=2))
+        else:
+            credit = RlSteps.credit
+            at.setattr(RlSteps, "credit", lambda steps, *given: stop_at(2, steps) or credit(steps, *given))
+            runs.run(cut)
     resumed = runs.run(cut, resume=True)
-    assert [row["metrics"]["counted/steps"] for row in runs.rows(resumed) if "metrics" in row] == [1, 2, 3, 4]
+    assert counted(resumed) == [1, 2, 3, 4]
     assert runs.trajectory(resumed) == runs.trajectory(whole)
     saved = sorted(path.name for path in (resumed.path / "checkpoints" / "step-000004").glob("rule-*"))
     assert len(saved) == 1, "a rule without a state has no file"
+
+
+def stop_at(step, steps):
+    if steps.run.at.step == step:
+        raise KeyboardInterrupt
+
+
+def test_what_was_sampled_ahead_isnt_in_a_checkpoint(tmp_path):
+    """The rule has seen the samples of two more steps when the second one ends, and a resumed run samples them again."""
+    cut = config(tmp_path, ["counted/pay"], compute={"staleness": 2}, checkpoint={"every": 0})
+    with pytest.raises(KeyboardInterrupt):
+        runs.run(cut, progress=runs.Silent(stop_after=2))
+    assert counted(runs.run(cut, resume=True)) == [1, 2, 3, 4]
 
 
 def test_only_a_rule_that_rewards_replaces_verifiers(tmp_path):

@@ -26,6 +26,7 @@ from mmrl.data.stream import GroupOutcome
 from mmrl.train.metrics import StepTimer
 from mmrl.train.position import StepIndex
 from mmrl.train.sampling.groups import Sampled
+from mmrl.train.sampling.rule_states import RuleState
 from mmrl.train.sampling.sampler import Sampler
 from mmrl.train.sampling.source import Prompts
 
@@ -49,7 +50,7 @@ class AsyncSampler:
         self.sampler, self.staleness, self.interrupt = sampler, staleness, interrupt
         self.steps, self.evaluate_every, self.save_every = steps, evaluate_every, save_every
         self.prompts = sampler.prompts
-        self.jobs: deque[tuple[StepIndex, Future[tuple[Sampled, Any]]]] = deque()
+        self.jobs: deque[tuple[StepIndex, Future[tuple[Sampled, Any, list[RuleState]]]]] = deque()
         self.told: deque[Sequence[GroupOutcome]] = deque()
         """The outcomes that the draws of each job are the first to know."""
         self.settled: list[GroupOutcome] = []
@@ -58,6 +59,8 @@ class AsyncSampler:
         self.closed = False
         self.drawn: Any = None
         """The state of the source of prompts after this step, before it draws for later steps."""
+        self.ruled: list[RuleState] = []
+        """The states of the rules after this step, before they are applied to later steps."""
 
     def __call__(self, prompts: Prompts, at: StepIndex) -> Sampled:
         """Return the groups of this step; start to sample for later steps."""
@@ -72,7 +75,7 @@ class AsyncSampler:
             index, job = self.jobs.popleft()
             self.told.popleft()
             assert index.step == at.step, f"step {at.step} got the groups of step {index.step}"
-            found, self.drawn = job.result()
+            found, self.drawn, self.ruled = job.result()
             if not self.interrupt and not self.jobs and min(self.staleness, self._undisturbed(at)):
                 self._refresh()
                 self._submit_ahead(prompts, at)
@@ -105,14 +108,14 @@ class AsyncSampler:
         self.told.append([*self.settled, *told])
         self.settled = []
 
-    def _work(self, prompts: Prompts, at: StepIndex, told: Sequence[GroupOutcome]) -> tuple[Sampled, Any]:
-        """Sample for a step; also returns the state of the source of prompts after that. told: the outcomes of earlier groups,
-        which its draws are the first to know."""
+    def _work(self, prompts: Prompts, at: StepIndex, told: Sequence[GroupOutcome]) -> tuple[Sampled, Any, list[RuleState]]:
+        """Sample for a step; also returns the states of the source of prompts and of the rules after that. told: the outcomes of
+        earlier groups, which its draws are the first to know."""
         if self.closed:
             raise RuntimeError("the sampler is closed")
         self.sampler.source.settle(told)
         with ranks.use_group("ahead"), current_gpu(self.sampler.run.policy.device):
-            return self.sampler.sample(prompts, at), self.sampler.source.state()
+            return self.sampler.sample(prompts, at), self.sampler.source.state(), self.sampler.rule_states()
 
     def sleep(self) -> None:
         """Do nothing: the sampling policy keeps its memory while the learner learns."""
@@ -124,6 +127,10 @@ class AsyncSampler:
             return self.sampler.state()
         source = self.sampler.source
         return source.after(self.drawn, [*itertools.chain(*self.told), *source.outcomes])
+
+    def rule_states(self) -> list[RuleState]:
+        """The states of the rules after this step. A resumed run applies them to later steps again."""
+        return self.ruled if self.jobs else self.sampler.rule_states()
 
     def close(self) -> None:
         """Wait until the step being sampled is complete, and drop all results."""

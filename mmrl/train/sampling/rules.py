@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-
-from safetensors.torch import load_file, save_file
-
 from mmrl.api.errors import UserError, plugin_errors
 from mmrl.api.sampling import SamplingRule
 from mmrl.config.sections import OffPolicyStage, RlStage
@@ -27,24 +22,6 @@ LABELS = (Verified, Votes, CoReward)
 """Rules that give scores; a stage has one of them. Rules of plugins follow."""
 OTHERS = (*(LengthBonus, OverlongPenalty), *(Hints, SuccessFilter, DynamicSampling, Oversampling, GroundTruth), OverlongMask)
 """Rules that follow those of plugins."""
-
-
-RULE = "rule-{}.safetensors"
-"""A rule's state in a checkpoint, by its number among those of the stage."""
-
-
-def save_states(rules: Sequence[SamplingRule], folder: Path) -> None:
-    """Write what the rules have learned or remember."""
-    for number, rule in enumerate(rules):
-        if state := {name: x.contiguous() for name, x in rule.state().items()}:
-            save_file(state, folder / RULE.format(number))
-
-
-def load_states(rules: Sequence[SamplingRule], folder: Path) -> None:
-    """Go on from what `save_states` wrote."""
-    for number, rule in enumerate(rules):
-        if (path := folder / RULE.format(number)).is_file():
-            rule.load_state(load_file(path))
 
 
 def rules_of(stage: RlStage) -> list[SamplingRule]:

@@ -24,6 +24,7 @@ from mmrl.train.position import StepIndex
 from mmrl.train.sampling.groups import Sampled, group_stub
 from mmrl.train.sampling.guard import applied, counted
 from mmrl.train.sampling.reward_weights import RewardWeights
+from mmrl.train.sampling.rule_states import RuleState, states_of
 from mmrl.train.sampling.source import EncodedPrompt, Prompts, PromptSource
 
 if TYPE_CHECKING:
@@ -112,6 +113,10 @@ class Sampler:
         """The state with which the source of prompts continues after this step."""
         self.source.settle()
         return self.source.state()
+
+    def rule_states(self) -> list[RuleState]:
+        """The states of the rules after this step."""
+        return states_of(self.rules)
 
     def close(self) -> None:
         """Do nothing: there is nothing to stop between steps."""

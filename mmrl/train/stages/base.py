@@ -49,6 +49,9 @@ class Steps:
         """The state with which the source of prompts continues after this step."""
         return self.source.state()
 
+    def step_ended(self) -> None:
+        """A step has ended, and was counted: keep what a checkpoint holds of it and the next step's sampling changes."""
+
     def save_beside(self, folder: Path) -> None:
         """Write what a resume needs besides the learner's state into a checkpoint's folder."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,8 @@ from mmrl.policies.squashed import Squashed
 from mmrl.train.metrics import rl_metrics
 from mmrl.train.sampling.groups import Sampled, outcomes
 from mmrl.train.sampling.offline import episode_of, layout_of, offline_memory
-from mmrl.train.sampling.rules import load_states, plugin_rules, save_states
+from mmrl.train.sampling.rule_states import RuleState, load_states, save_states, states_of
+from mmrl.train.sampling.rules import plugin_rules
 from mmrl.train.sampling.sampler import Sampler
 from mmrl.train.sampling.verified import Verified
 from mmrl.train.stages.base import Steps
@@ -60,6 +62,8 @@ class OffPolicySteps(Steps):
         self.stage, self.policy = stage, run.policy
         self.rules = plugin_rules(stage)
         self.sampler = Sampler(run, stage, self.source, [Verified(), *self.rules])
+        self.rule_states: Sequence[RuleState] = ()
+        """Those of `rules` after the last step."""
         self.paying = Paying([rule for rule in self.rules if rule.revision is not None])
         if self.paying:
             self.scenes = Scenes(stage.capacity)
@@ -152,14 +156,18 @@ class OffPolicySteps(Steps):
 
     # -- resume -----------------------------------------------------------------------------------------------------------
 
+    def step_ended(self) -> None:
+        self.rule_states = states_of(self.rules)
+
     def save_beside(self, folder: Path) -> None:
         self.memory.save(folder / MEMORY)
         if self.scenes is not None:
             self.scenes.save(folder / SCENES)
-        save_states(self.rules, folder)
+        save_states(self.rule_states, folder)
 
     def load_beside(self, folder: Path) -> None:
         load_states(self.rules, folder)
+        self.step_ended()
         self.memory.load(folder / MEMORY)
         if self.scenes is not None:
             self.scenes.load(folder / SCENES)

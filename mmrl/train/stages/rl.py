@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,8 @@ from mmrl.train.sampling.async_sampling import AsyncSampler
 from mmrl.train.sampling.condition import relabel
 from mmrl.train.sampling.groups import Sampled, outcomes
 from mmrl.train.sampling.guard import credited
-from mmrl.train.sampling.rules import load_states, rules_of, save_states
+from mmrl.train.sampling.rule_states import RuleState, load_states, save_states
+from mmrl.train.sampling.rules import rules_of
 from mmrl.train.sampling.sampler import Sampler
 from mmrl.train.sampling.smoke_spread import with_spread
 from mmrl.train.stages.base import Steps
@@ -62,6 +64,8 @@ class RlSteps(Steps):
         super().__init__(run, stage, history="past_N4" in self.algorithm.needs)
         self.direct = Sampler(run, stage, self.source, self.rules)
         """Samples at once, even if `sampler` is asynchronous."""
+        self.rule_states: Sequence[RuleState] = ()
+        """Those of `rules` after the last step."""
         self.sampler: Sampler | AsyncSampler = self.direct
         if config.compute.staleness:
             every = {"evaluate_every": config.evaluate.every, "save_every": config.checkpoint.every}
@@ -215,11 +219,15 @@ class RlSteps(Steps):
     def state(self) -> dict[str, Any]:
         return self.sampler.state()
 
+    def step_ended(self) -> None:
+        self.rule_states = self.sampler.rule_states()
+
     def save_beside(self, folder: Path) -> None:
-        save_states(self.rules, folder)
+        save_states(self.rule_states, folder)
 
     def load_beside(self, folder: Path) -> None:
         load_states(self.rules, folder)
+        self.step_ended()
 
     def close(self) -> None:
         self.sampler.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -20,9 +21,9 @@ from mmrl.api.types import Case, Prompt, Status, Turn, user_message
 ASKED = [user_message("What is shown?", Image.new("RGB", (56, 56), "red"))]
 
 
-def case(completion: str, answer: str = "a red square") -> Case:
+def case(completion: str, answer: str = "a red square", asked: list = ASKED) -> Case:
     turn = Turn(observed_ids=(), token_ids=(1,), logprobs=(0.0,), text=completion)
-    rollout = Conversation(prompt=Prompt(messages=ASKED, answer=answer), group=0, turns=(turn,), status=Status.FINISHED)
+    rollout = Conversation(prompt=Prompt(messages=asked, answer=answer), group=0, turns=(turn,), status=Status.FINISHED)
     return Case(completion=completion, answer=answer, rollout=rollout)
 
 
@@ -56,6 +57,18 @@ def test_a_rating_is_brought_to_0_to_1() -> None:
 
 
 @pytest.mark.slow
+def test_a_group_of_answers_is_rated_with_its_prompt_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    rating = Rating("tiny", device="cpu")
+    alone = [rating([case(said)])[0].value for said in ("red", "blue", "green")]
+    read = Mock(wraps=rating.model.policy.encode)
+    monkeypatch.setattr(rating.model.policy, "encode", read)
+    found = rating([*map(case, ("red", "blue")), case("green", asked=[user_message("Which one?")]), case("green")])
+    assert read.call_count == 3, "only neighbours share it"
+    assert [s.value for s in found[:2] + found[3:]] == pytest.approx(alone, abs=1e-5)
+    assert abs(found[2].value - alone[2]) > 1e-4
+
+
+@pytest.mark.slow
 def test_a_folder_without_a_head_is_no_reward_model(tmp_path: Path) -> None:
     from mmrl.config.sections import PolicyConfig
     from mmrl.policies.reward_model import HEAD, RewardModel
@@ -67,7 +80,7 @@ def test_a_folder_without_a_head_is_no_reward_model(tmp_path: Path) -> None:
     Rating.check({}, model=str(tmp_path / "policy"), device="cpu")
     inputs = model.encode(Prompt(messages=ASKED))
     found = Rating(str(tmp_path / "policy"), device="cpu")([case("red")])[0].parts["rating"]
-    assert found == pytest.approx(model.rate(inputs, "red"), abs=1e-5), "saved and loaded it rates alike"
+    assert found == pytest.approx(model.rate(inputs, ["red"])[0], abs=1e-5), "saved and loaded it rates alike"
     for folder, why in (("headless", f"has no {HEAD}"), ("gone", "is no folder")):
         with pytest.raises(UserError, match=why):
             Rating.check({}, model=str(tmp_path / folder), device="cpu")
