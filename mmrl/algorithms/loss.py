@@ -225,7 +225,7 @@ def average(
     batch.
 
     token: every trained token has the same weight. sequence: every rollout has the same weight, and so have its tokens.
-    constant: every rollout counts with the sum over its tokens divided by a constant (Liu et al., Dr. GRPO, section 3.1).
+    constant: every rollout counts with the sum over its tokens divided by a constant (Liu et al., Dr. GRPO, section 3.2).
     """
     if normalise == "token":
         return values_L.sum() / max(batch.num_tokens, 1)

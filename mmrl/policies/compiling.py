@@ -16,10 +16,8 @@ import torch
 
 from mmrl.api.errors import shorten
 from mmrl.policies.choices import Choice
-from mmrl.policies.layers import repeated_layers, replaced_forwards
+from mmrl.policies.layers import CACHES, repeated_layers, replaced_forwards
 
-CACHES = ("past_key_values", "past_key_value", "layer_past", "cache_params")
-"""Arguments by which a layer is given a cache."""
 RECOMPILATIONS = 64
 """Most kinds of arguments for which a function is compiled: with and without gradients, adapters, one row or several. Beyond it,
 torch runs the function as it is, and logs so."""

@@ -16,7 +16,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
 from mmrl.policies.choices import repeatable
-from mmrl.policies.layers import repeated_layers, replaced_forwards
+from mmrl.policies.layers import CACHES, repeated_layers, replaced_forwards
 
 
 @contextlib.contextmanager
@@ -33,7 +33,7 @@ def gradient_checkpointing(model: torch.nn.Module, on: bool = True, offload: boo
 
 
 def _again(forward: Callable, offload: bool, *args: Any, **kwargs: Any) -> Any:
-    caches = [kwargs[k] for k in ("past_key_values", "layer_past") if kwargs.get(k) is not None]
+    caches = [kwargs[k] for k in CACHES if kwargs.get(k) is not None]
     if not torch.is_grad_enabled() or not all(getattr(cache, "repeatable", False) for cache in caches):
         return forward(*args, **kwargs)
     # nothing in evaluation mode is random; the layout of packed rows is a variable of the context

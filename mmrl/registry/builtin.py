@@ -106,13 +106,13 @@ def _of_groups() -> list[AlgorithmSpec]:
             normalise="constant",
             bounds=SPREAD,
             summary="GRPO without the division by standard deviation and by length",
-            paper="Liu et al., Understanding R1-Zero-Like Training, section 3.1, arXiv 2503.20783",
+            paper="Liu et al., Understanding R1-Zero-Like Training, section 3.2, arXiv 2503.20783",
         ),
         AlgorithmSpec(
             id="dapo",
             target=ADVANTAGE + "group_relative",
             options={"clip_low": 0.2, "clip_high": 0.28},
-            stage_defaults={"dynamic_sampling": 3, "overlong_buffer": 0.25},
+            stage_defaults={"dynamic_sampling": 3, "overlong_buffer": 0.2},  # its last 4,096 of 20,480 tokens
             bounds=SPREAD,
             summary="GRPO averaged over tokens, with a higher clip bound, dynamic sampling and a penalty on long completions",
             paper="Yu et al., DAPO, section 3, arXiv 2503.14476",

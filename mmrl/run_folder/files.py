@@ -107,10 +107,12 @@ def append_lines(path: Path, data: bytes) -> None:
             raise
 
 
-def replace_file(path: Path, data: bytes) -> None:
+def replace_file(path: Path, data: bytes, shared: bool = False) -> None:
     """Write a temporary file, then rename it: the old content stays until the new one is complete. A link or a pipe that somebody
-    put in the place of the temporary file is removed, not written to."""
-    aside = path.with_name(f".{path.name}.tmp")
+    put in the place of the temporary file is removed, not written to. shared: several processes may write the file at the same
+    time, and each gets a temporary file of its own; a kill leaves it there, where the next write would replace another one."""
+    mark = f".{os.urandom(8).hex()}" if shared else ""
+    aside = path.with_name(f".{path.name}{mark}.tmp")
     with disk_errors(path):
         try:
             aside.unlink(missing_ok=True)
@@ -130,4 +132,4 @@ def disk_errors(path: Path) -> Iterator[None]:
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
         cure = "free some space" if full else "fix that"
-        raise UserError(f"cannot write {path}: {error.strerror}; {cure}, then continue with --resume") from error
+        raise UserError(f"cannot write {path}: {error.strerror}; {cure}, then repeat the command, a run with --resume") from error

@@ -188,12 +188,13 @@ OWN_NAMES = frozenset(
     )
 )
 """Names in a run folder that a run writes."""
+_LEFT = re.compile(r"\.(.+?)(?:\.[0-9a-f]{16})?\.tmp")
+"""A temporary file that a kill has left, see `mmrl.run_folder.files.replace_file`; its group is the name of the file."""
 
 
 def check_removable(path: Path) -> None:
     """Raise UserError if a run folder has anything that no run wrote, which `--overwrite` would remove too."""
-    own = {*OWN_NAMES, *(f".{name}.tmp" for name in OWN_NAMES)}  # a kill may leave a temporary file
-    others = sorted(entry.name for entry in path.iterdir() if entry.name not in own)
+    others = sorted(entry.name for entry in path.iterdir() if _LEFT.sub(r"\1", entry.name) not in OWN_NAMES)
     if others or "mmrl" not in _read_json(path / "manifest.json"):
         what = f"{others[0]}, which no run wrote" if others else "a manifest.json that no run wrote"
         raise UserError(f"--overwrite would remove {path} with {what}: move it away, or choose another name for the run")

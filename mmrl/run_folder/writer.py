@@ -156,9 +156,9 @@ class RunFolder:
         files.replace_file(self.path / "summary.json", files.pretty(values))
 
     def report(self, page: str) -> Path:
-        """Write `report.html`, made by `mmrl.ui.report.report`."""
+        """Write `report.html`, made by `mmrl.ui.report.report`; other processes may do it at the same time."""
         path = self.path / "report.html"
-        files.replace_file(path, page.encode())
+        files.replace_file(path, page.encode(), shared=True)
         return path
 
     # -- checkpoints and resume -----------------------------------------------------------------------------------------

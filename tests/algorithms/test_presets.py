@@ -303,9 +303,10 @@ def test_credit_is_float32_with_values_only_where_there_are_targets(plugin):
 
 def test_only_keys_that_the_run_file_leaves_open_are_filled_in():
     made = with_defaults(stage("dapo"))
-    assert (made.dynamic_sampling, made.overlong_buffer, made.overlong_penalty) == (3, 0.25, 1.0)
+    buffer = 4096 / 20480  # of verl's run_dapo_qwen2.5_32b.sh, and of section 4.1 of the paper
+    assert (made.dynamic_sampling, made.overlong_buffer, made.overlong_penalty) == (3, buffer, 1.0)
     made = with_defaults(stage("dapo", dynamic_sampling=0, group_size=5))
-    assert (made.dynamic_sampling, made.overlong_buffer, made.group_size) == (0, 0.25, 5)
+    assert (made.dynamic_sampling, made.overlong_buffer, made.group_size) == (0, buffer, 5)
     made = with_defaults(stage("reinforce++", kl_coef=0.0))
     assert (made.kl_coef, made.kl_in, made.kl_estimator) == (0.0, "reward", "k1")
     plain = stage("grpo", learning_rate=1e-3)

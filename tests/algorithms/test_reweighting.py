@@ -11,7 +11,7 @@ LOSSES = st.lists(st.lists(st.floats(0.01, 1.0), min_size=8, max_size=8), min_si
 
 
 def by_numpy(losses_KT, window, temperature):
-    """The formulas of section 3 in arrays; losses above 0."""
+    """The formulas of section 4 in arrays; losses above 0."""
     losses = np.array(losses_KT)[:, -2 * window :]
     before, newest = losses[:, :window].mean(1), losses[:, window:].mean(1)
     scores = np.minimum(newest / before, 2.0) + losses[:, window:].std(1) / (before + newest)

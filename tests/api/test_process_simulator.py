@@ -1,6 +1,8 @@
 """`mmrl.api.simulators.processes.simulator`: the conformance kit on an environment in processes
 (`tests/support/toy_walk.py`), and what is lost."""
 
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,8 +11,11 @@ import torch
 from mmrl.api.errors import UserError
 from mmrl.api.simulators.processes import EnvironmentProcesses
 from mmrl.api.simulators.processes.simulator import ProcessSimulator
-from mmrl.api.simulators.types import ActionSpec
+from mmrl.api.simulators.types import ActionSpec, Simulation
 from mmrl.api.specs import SimulatorSpec
+from mmrl.api.types import Prompt
+from mmrl.rollout.simulators.demonstrations import as_expert
+from mmrl.rollout.simulators.lane import EpisodeJob, Lane
 from mmrl.testing.simulators import check_simulator
 
 SPEC = SimulatorSpec(
@@ -65,6 +70,34 @@ def test_lost_environments_are_told_and_mended() -> None:
         assert not simulator.step(torch.zeros(3, 2), active).lost_N.any()
     finally:
         simulator.close()
+
+
+class Walk(ProcessSimulator):
+    def expert(self) -> torch.Tensor:
+        return self._expert()
+
+
+def test_an_expert_s_process_that_dies_costs_an_episode_which_begins_again(tmp_path: Path) -> None:
+    bomb, outcomes = tmp_path / "bomb", {}
+    for bombs in (False, True):
+        workers = EnvironmentProcesses("toy_walk:Environment", {}, 2, what="toy/walk", environment={"BOMB": str(bomb)})
+        simulator: Any = Walk(workers, instruction="walk", action=ActionSpec(dims=2), max_steps=6, device="cpu")
+        lane = Lane(simulator, SPEC, Simulation(simulator="toy/walk", reward="own", terminate_on_success=False), 2)
+        jobs = [EpisodeJob(prompt=Prompt(id=str(n), messages=[], seed=n), seed=n) for n in range(3)]
+        told = pytest.warns(UserWarning, match=r"toy/walk: environment . was lost \(loss number 1\): its process was killed")
+        try:
+            lane.begin(jobs[:])
+            if bombs:
+                bomb.touch()
+            with told if bombs else nullcontext():
+                while envs := lane.active:
+                    lane.play(as_expert(lane, envs, lane.shown(envs)), envs)
+            lane.tracks()
+        finally:
+            simulator.close()
+        assert (lane.lost, sum(job.tries for job in jobs)) == ((1, 4) if bombs else (0, 3))
+        outcomes[bombs] = [(job.outcome, job.track.choices.tolist()) for job in jobs if job.track]
+    assert len(outcomes[True]) == 3 and outcomes[True] == outcomes[False], "the episode that was lost is played whole"
 
 
 @pytest.mark.filterwarnings("error")

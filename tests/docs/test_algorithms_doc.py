@@ -98,9 +98,9 @@ def test_the_pages_show_what_they_speak_of(my_digits: None) -> None:
     assert {s.imitation.rule for s in stages if s.imitation} == {"mixed", "sasr", "hpt", "relift"}
     assert any(s.condition for s in stages) and any(s.kl_target for s in stages)
     dapo, changed = [s for s in stages if s.algorithm == "dapo"]
-    assert (dapo.settings, dapo.dynamic_sampling, dapo.overlong_buffer) == ({}, 3, 0.25), "DAPO as it comes"
+    assert (dapo.settings, dapo.dynamic_sampling, dapo.overlong_buffer) == ({}, 3, 0.2), "DAPO as it comes"
     assert changed.settings == {"clip_high": 0.3}
-    assert (changed.dynamic_sampling, changed.overlong_buffer) == (5, 0.25), "the run file's, and the algorithm's"
+    assert (changed.dynamic_sampling, changed.overlong_buffer) == (5, 0.2), "the run file's, and the algorithm's"
 
 
 def test_a_block_can_be_used_as_it_stands(my_digits: None) -> None:

@@ -9,7 +9,9 @@ import pytest
 
 import runs
 from browsers import no_browser
+from mmrl.algorithms.presets import load_algorithm, with_defaults
 from mmrl.config.load import load_config
+from mmrl.config.sections import RlStage
 from mmrl.train.resolve import resolve
 from mmrl.train.sampling.rules import plugin_rules
 from mmrl.train.smoke import smoke
@@ -122,8 +124,9 @@ def test_systems_with_public_settings_have_them():
     assert (ppo.epochs, ppo.minibatches, ppo.steps, ppo.learning_rate, ppo.max_grad_norm) == (4, 2, 20, 1e-6, 0.01)
     assert (ppo.critic.clip_range, ppo.critic.value_coef, ppo.critic.hidden_sizes) == (0.1, 0.5, [1024, 512])
     assert (ppo.entropy_coef, points.generate.temperature, points.generate.max_tokens) == (0.0, 0.2, 512)
-    only = maye.stages[0]
-    assert (only.learning_rate, only.kl_coef, only.kl_in, only.beta2, only.weight_decay) == (5e-6, 1e-3, "loss", 0.95, 0.01)
+    only = with_defaults(maye.stages[0])
+    assert (only.learning_rate, only.kl_coef, only.beta2, only.weight_decay) == (5e-6, 1e-3, 0.95, 0.01)
+    assert (only.kl_in, only.kl_estimator) == ("loss", "k3"), "KL_REWARD_COEFF is 0; maye/rlhf/loss/ppo.py"
     assert (only.prompts_per_step, only.minibatches, only.group_size) == (128 * 7, 128 // 4, 1)
     assert {part.match for part in only.parts if part.freeze} == {"vision", "projector"}
     assert maye.tasks[0].verifiers["vqa/reward@maye"] == 1.0 and maye.tasks[0].verifiers["vqa/reflection@maye"] == 0.0
@@ -132,6 +135,10 @@ def test_systems_with_public_settings_have_them():
     assert (stage.settings["baseline"], stage.kl_coef, stage.kl_in, stage.kl_estimator) == ("batch", 1e-3, "reward", "k1")
 
 
+TOKEN_MEAN = {"normalise": "token", "epsilon": 1e-6}
+VERL = {"weight_decay": 0.01, "beta2": 0.999, "max_grad_norm": 1.0, "epochs": 1, "kl_in": "loss", "kl_estimator": "k3"}
+VERL |= {"entropy_coef": 0.0, "settings": TOKEN_MEAN}
+"""What verl's scripts leave to its ppo_trainer.yaml, core_algos.py and fsdp_workers.py: loss_agg_mode token-mean, low_var_kl."""
 PUBLISHED = {
     # run_qwen_vision_r1.sh, Jigsaw-R1's README, b2n.sh: transformers' linear schedule; 8 devices of a prompt, two accumulated
     "vision-r1": [("linear", 1e-6, 0.5), ("linear", 5e-7, 0.0)],
@@ -140,11 +147,26 @@ PUBLISHED = {
     "no-thinking-rl": [{"prompts_per_step": 16, "schedule": "linear", "steps": 50 * 96 // 16}],
     # openrlhf/cli/train_ppo_ray.py and ppo_actor.py of each: adam_betas, lr_warmup_ratio and min_lr
     "r1-reward": [("cosine", 3e-7, 0.1), {"beta2": 0.95, "warmup_steps": math.ceil(0.03 * 195)}],
-    "spark": [("cosine", 5e-7, 0.1), {"beta2": 0.95, "warmup_steps": math.ceil(0.03 * 594)}],
-    # verl's fsdp_workers.py (0.01 if nothing is said), visionreasoner_7b.yaml, reward_map.yaml, run_corewarding-I.sh
-    **{key: [{"weight_decay": 0.01}] for key in ("deepeyes", "ssl4rl", "visurf", "simplevla-rl", "simplevla-rl-libero")},
-    "rewardmap": [{"weight_decay": 0.01}] * 2,
-    "co-reward": [{"weight_decay": 0.01, "warmup_steps": 115 // 10}],
+    # Spark @bc47b93: batches of 64 of 64 x 8 answers and, after these, of as many to recycled prompts; use_kl_loss, k3
+    "spark": [
+        {"schedule": "cosine", "learning_rate": 5e-7, "min_lr_ratio": 0.1, "beta2": 0.95, "warmup_steps": math.ceil(0.03 * 594)}
+        | {"minibatches": 2 * 64 * 8 // 64, "kl_coef": 1e-3, "kl_in": "loss", "kl_estimator": "k3"}
+        | {"settings": {"normalise": "token", "epsilon": 1e-9}}
+    ],
+    # verl's fsdp_workers.py: 0.01 if nothing is said
+    **{key: [{"weight_decay": 0.01}] for key in ("simplevla-rl", "simplevla-rl-libero")},
+    # SSL4RL @57c830a: run_mmbench_position.sh; DeepEyes @6c5e796; Co-rewarding @6c60ea4: run_corewarding-I.sh, whose loss is the
+    # sum of two; RRVF's README thanks verl and DeepEyes. Clipping at 3 shows where a step has several mini-batches
+    "ssl4rl": [VERL | {"minibatches": 512 // 128, "kl_coef": 0.01, "settings": TOKEN_MEAN | {"dual_clip": 3.0}}],
+    "deepeyes": [VERL | {"minibatches": 1, "kl_coef": 0.0}],
+    "co-reward": [VERL | {"minibatches": 1, "kl_coef": 0.005, "warmup_steps": 115 // 10, "max_grad_norm": 1 / 2}],
+    "rrvf": [VERL],
+    # EasyR1, before it had a second clip: SynthRL @b4a6aab, whose loss has no entropy; Temporal-R1 @f364f6c, Seg-Zero @42a3345
+    # (VisionReasoner) and RewardMap @15428ac: entropy_coeff = 1e-3 of workers/actor/config.py; the last has micro-batches of one
+    "synthrl": [VERL | {"minibatches": 512 // 128, "kl_coef": 0.0, "prompts_per_step": 512}],
+    "temporal-r1": [VERL | {"minibatches": 1, "kl_coef": 0.01, "entropy_coef": 1e-3}],
+    "visurf": [VERL | {"minibatches": 1, "kl_coef": 0.01, "entropy_coef": 1e-3}],
+    "rewardmap": [VERL | {"minibatches": 1, "kl_coef": 0.01, "entropy_coef": 1e-3, "settings": {"epsilon": 1e-6}}] * 2,
     # openvla/vla-scripts/finetune.py and openvla_train.py: torch's AdamW
     "rl4vla": [{"weight_decay": 0.01}] * 2,
     # train_rl_vllm_ray_fsdp.sh: 10 x 128 steps of a device in batches of 16
@@ -154,6 +176,35 @@ PUBLISHED = {
     "pi-rl": [{"weight_decay": 0.01, "beta2": 0.95, "minibatches": 512 * 48 // 2048}],
     "ript-vla": [{}, {"weight_decay": 1e-4, "dynamic_sampling": 4}],
     "llarp": [{"max_grad_norm": 0.2, "settings": {"gamma": 0.99, "lam": 0.95, "whiten": False}}],
+    # 1_cansorting_residual_rl.sh with config/rlpd.py; agents/continuous/openvla.py with configs/base_config.py
+    "resfit": [{"weight_decay": 0.01, "max_grad_norm": 1.0, "hidden": [1024] * 2, "gamma": 0.995, "n_step": 5, "updates": 4}],
+    "pa-rl": [{"learning_rate": 2e-5, "weight_decay": 0.0, "conservative": 0.005, "high": 100.0, "low": 0.0, "bins": 128}],
+    # CrossEmbodimentPPOLSTM.yaml; kube/job.yaml; libero_spatial_opd_openvlaoft: 512 episodes of 240 / 8 chunks, 4,096 a batch
+    "human2sim2robot": [{"learning_rate": 1e-4, "epochs": 4, "minibatches": 4, "settings": {"gamma": 0.998, "lam": 0.95}}],
+    "vlm-rm": [{"settings": {"gamma": 0.95, "lam": 0.95}}],
+    "vla-opd": [{"weight_decay": 0.01, "group_size": 8, "steps": 200 * 512 * 30 // 4096, "learning_rate": 2e-6}],
+    # TTRV @b9cf778: examples/ttrv/run.sh and its log of 500 questions in updates of one; VideoSSR @b0d2acb: train.sh. Both: verl
+    "ttrv": [
+        {"steps": 2 * 500 // 4, "prompts_per_step": 4, "minibatches": 4, "group_size": 16, "voters": 32 / 16}
+        | {"learning_rate": 5e-7, "schedule": "cosine", "warmup_steps": int(0.03 * 250), "weight_decay": 0.01, "kl_coef": 1e-3}
+        | {"settings": {"normalise": "token", "epsilon": 1e-6, "dual_clip": 3.0}}
+    ],
+    "videossr": [
+        {"steps": 30_000 // 64, "group_size": 8, "weight_decay": 0.01, "kl_coef": 1e-3, "schedule": "constant"}
+        | {"settings": {"normalise": "token", "epsilon": 1e-6}}
+    ],
+    # RLRF, section 4.1, as prefix-rl's config_svg_rlrf_7b.yaml and DebdanSamanta02/rlrf's config.py quote it
+    "rlrf": [
+        {"steps": 3 * 1_700_000 // 1024, "batch_size": 1024, "learning_rate": 1e-5},
+        {"steps": 500, "prompts_per_step": 32, "group_size": 64, "kl_coef": 0.0}
+        | {"schedule": "linear", "learning_rate": 1e-5, "min_lr_ratio": round(0.7**4, 2)}
+        | {"settings": {"scale": "none", "clip_low": 0.4, "clip_high": 0.4}},
+    ],
+    # VSC_RL @401d793: scripts/config/main/default.yaml and vscrl_online.yaml
+    "vsc-rl": [
+        {"algorithm": "digirl", "steps": 100, "prompts_per_step": 16, "group_size": 1, "max_grad_norm": 0.01, "kl_coef": 0.0}
+        | {"settings": {"gamma": 0.5, "margin": 0.05}}
+    ],
     # of 1,200 steps of a cosine of 260,000 / 8, the rate is that of the beginning
     "video-r1": [{"schedule": "constant", "weight_decay": 0.01, "max_grad_norm": 5.0}],
     "v-reason": [{"schedule": "constant", "weight_decay": 0.01, "max_grad_norm": 5.0}],
@@ -167,23 +218,90 @@ def test_the_optimiser_is_that_of_the_published_script(name):
     several = len(stages) > 1
     for i, wanted in enumerate(PUBLISHED[name]):
         stage = stages[i if several else 0]
+        stage = with_defaults(stage) if isinstance(stage, RlStage) else stage
         if isinstance(wanted, tuple):
             wanted = dict(zip(("schedule", "learning_rate", "min_lr_ratio"), wanted, strict=True))
         assert {key: getattr(stage, key) for key in wanted} == wanted
 
 
+AVERAGED = {
+    # agg_loss or masked_mean of verl, EasyR1 and OpenRLHF over a micro-batch of several answers; MAYE's and Time-R1's own
+    **dict.fromkeys(("ssl4rl", "deepeyes", "co-reward", "synthrl", "temporal-r1", "visurf", "videossr", "ttrv"), "token"),
+    **dict.fromkeys(("spark", "pixel-reasoner", "maye", "time-r1"), "token"),
+    # trainers that are made of TRL's first ones; R1-Reward's loss.py; EasyR1 with one answer in a micro-batch
+    **dict.fromkeys(("vlm-r1-rec", "vision-r1", "jigsaw-r1", "cls-rl", "no-thinking-rl", "seed-bench-r1"), "sequence"),
+    **dict.fromkeys(("video-r1", "video-rts", "r1-aqa", "uishift", "r1-reward", "rewardmap"), "sequence"),
+    "gui-g1": "constant",
+}
+"""How the published code of each averages its loss over tokens."""
+
+
+@pytest.mark.parametrize("name", AVERAGED)
+def test_losses_are_averaged_as_in_the_published_code(name):
+    stages = [s for s in load_config(ROOT / "configs" / "recipes" / f"{name}.toml").stages if isinstance(s, RlStage)]
+    assert stages and {load_algorithm(s.algorithm, s.settings).normalise for s in stages} == {AVERAGED[name]}
+
+
+def test_small_networks_of_robots_have_their_published_settings():
+    """Human2Sim2Robot: AsymmetricCritic_mlp.yaml, value_bootstrap. RL-VLM-F: train_batch_size of reward_model.py for pictures
+    without a ResNet. PA-RL: Qs of base_config.py differ by up to 100. ResFiT's reward is 1 at success. VLA-OPD:
+    temperature_eval."""
+    names = ("human2sim2robot", "rl-vlm-f", "pa-rl", "resfit", "vla-opd")
+    found = {name: load_config(ROOT / "configs" / "recipes" / f"{name}.toml") for name in names}
+    tracked, labelled = found["human2sim2robot"], found["rl-vlm-f"].stages[0].rules[0].options
+    assert tracked.stages[0].critic.learning_rate == 5e-5 and tracked.tasks[0].options["time_limit_terminates"]
+    assert (labelled["batch_size"], labelled["members"], labelled["epochs"]) == (64, 3, 10)
+    chosen, paid = found["pa-rl"], {name: found[name].tasks[0].options["stages"] for name in ("pa-rl", "resfit")}
+    assert paid == {"pa-rl": {"success": chosen.stages[0].high}, "resfit": {"success": 1.0}}
+    improve, (part,) = chosen.stages[0].improve, chosen.stages[0].parts
+    assert (improve.step_size, improve.imitation_temperature, improve.batch_size, part.weight_decay) == (3e-4, 1.0, 16, 0.01)
+    assert found["vla-opd"].generate.temperature == found["vla-opd"].evaluate.temperature == 1.6
+
+
 def test_adapters_lengths_and_pictures_are_those_of_the_published_scripts():
-    """RL4VLA and VLA-RL: lora_alpha = min(rank, 16); RLinf: rank. SEED-Bench-R1: grpo.sh names no length, and TRL's is 256.
+    """RL4VLA, VLA-RL and PA-RL: lora_alpha = min(rank, 16); RLinf: rank. SEED-Bench-R1: grpo.sh names no length, TRL's is 256.
+    VisionReasoner: max_response_length of visionreasoner_7b.yaml.
     Video-R1: MAX_PIXELS and VIDEO_MAX_PIXELS of its vision_process.py."""
     found = {
         name: load_config(ROOT / "configs" / "recipes" / f"{name}.toml")
-        for name in ("rl4vla", "vla-rl", "rlinf-vla-ppo", "rlinf-vla-grpo", "seed-bench-r1", "no-thinking-rl", "video-r1")
+        for name in (
+            "rl4vla",
+            "vla-rl",
+            "pa-rl",
+            "rlinf-vla-ppo",
+            "rlinf-vla-grpo",
+            "seed-bench-r1",
+            "no-thinking-rl",
+            "video-r1",
+            "visurf",
+        )
     }
     alphas = {name: config.policy.lora.alpha for name, config in found.items() if config.policy.lora}
-    assert alphas == {"rl4vla": 16, "vla-rl": 16, "rlinf-vla-ppo": 32, "rlinf-vla-grpo": 32}
-    assert (found["seed-bench-r1"].generate.max_tokens, found["no-thinking-rl"].generate.max_tokens) == (256, 1024)
+    assert alphas == {"rl4vla": 16, "vla-rl": 16, "pa-rl": 16, "rlinf-vla-ppo": 32, "rlinf-vla-grpo": 32}
+    lengths = {name: found[name].generate.max_tokens for name in ("seed-bench-r1", "no-thinking-rl", "visurf")}
+    assert lengths == {"seed-bench-r1": 256, "no-thinking-rl": 1024, "visurf": 2000}
     video = found["video-r1"].policy
     assert (video.max_pixels, video.video.max_pixels, video.video.max_frames) == (256 * 28 * 28, 128 * 28 * 28, 16)
+
+
+def test_sampling_shares_and_rewards_are_those_of_the_published_scripts():
+    """TTRV's logs of Qwen2.5-VL-3B; RLRF, section 4.1; VideoSSR's pretext_tasks; VLM-R1's grpo_jsonl.py; MMedAgent-RL: 0.5 for
+    the format; VSC-RL: the critics of its default.yaml, and its sub-goals are paid as success is."""
+    names = ("ttrv", "rlrf", "videossr", "vlm-r1-ovd", "mmedagent-rl", "vsc-rl")
+    found = {name: load_config(ROOT / "configs" / "recipes" / f"{name}.toml") for name in names}
+    ttrv = found["ttrv"]
+    assert (ttrv.generate.temperature, ttrv.generate.max_tokens, ttrv.tasks[0].options["style"]) == (1.5, 1024, "plain")
+    assert found["rlrf"].generate.temperature == 1.1
+    shares = {task.id.removesuffix("@videossr"): task.weight for task in found["videossr"].tasks}
+    assert shares == {"video/anomaly": 12_000 / 6_000, "video/jigsaw": 12_000 / 6_000, "video/counting": 1}
+    assert (found["vlm-r1-ovd"].policy.min_pixels, found["vlm-r1-ovd"].policy.max_pixels) == (3136, 12845056)
+    assert all(task.verifiers == {"vqa/answer": 1.0, "vqa/format": 0.5} for task in found["mmedagent-rl"].tasks)
+    goals = found["vsc-rl"]
+    critic = goals.stages[0].turn_critic
+    assert (critic.rule, critic.gamma, critic.updates, critic.batch_size) == ("success", 0.5, 5, 4 * 32)
+    assert (critic.learning_rate, critic.capacity, critic.top, critic.warmup_steps) == (1e-4, 2000, 0.1, 0)
+    assert goals.tasks[0].verifiers == {"gui/success": 1.0, "gui/subgoals": 1.0}
+    assert (goals.generate.max_tokens, goals.generate.max_turns, goals.generate.temperature) == (128, 10, 1.0)
 
 
 def test_pivot_has_the_settings_of_its_script():
@@ -217,8 +335,11 @@ def test_systems_with_tools_have_their_published_settings():
     imitation, stage = pixel.stages
     assert (imitation.batch_size, imitation.learning_rate, imitation.schedule) == (16, 1e-6, "cosine")
     assert {part.match for part in imitation.parts if part.freeze} == {"vision", "projector"} and imitation.warmup_steps == 10
-    assert (stage.prompts_per_step * stage.group_size, stage.group_size, stage.minibatches) == (512, 8, 2)
-    assert (stage.schedule, stage.min_lr_ratio, stage.beta2, stage.warmup_steps) == ("cosine", 0.5, 0.95, 9)
+    assert (stage.prompts_per_step, stage.group_size, stage.minibatches) == (512, 8, 512 * 8 // 256), "rbuffer counts questions"
+    assert (stage.schedule, stage.min_lr_ratio, stage.beta2) == ("cosine", 0.5, 0.95)
+    assert stage.warmup_steps == math.ceil(0.03 * stage.steps)
+    assert stage.settings == {"scale": "none", "clip_high": 0.35, "normalise": "token"}, "loss.py, experience_maker.py"
+    assert (pixel.generate.temperature, pixel.generate.top_p, pixel.generate.top_k) == (1.0, 0.95, 40)
     assert plugin_rules(stage)[0].settings == {"threshold": 0.3, "most": 1, "alpha": 0.5, "beta": 0.05, "form": "paper"}
 
 
@@ -228,7 +349,8 @@ def test_systems_for_video_have_the_rules_that_they_publish():
     length, (order,) = video.stages[0].length, plugin_rules(video.stages[0])
     assert (length.bonus, length.min_tokens, length.max_tokens, length.correct_above) == (0.2, 320, 512, 0.1)
     assert (order.bonus, order.ratio, order.share, order.above) == (0.3, 0.8, 0.5, 0.1)
-    assert length.verifier == order.verifier == "video/answer@video-r1" in video.tasks[0].verifiers
+    assert [length.verifier] == order.verifiers == ["video/answer@video-r1"]
+    assert length.verifier in video.tasks[0].verifiers
     setup = resolve(temporal)
     weights = {label: {v: w for v, (w, _) in found.items()} for label, found in setup.weights.items()}
     assert weights["when"] == {"video/tiou@temporal-r1": 0.5, "video/format@temporal-r1": 0.5}

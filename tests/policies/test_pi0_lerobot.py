@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch.nn.functional import interpolate, pad
 
 from mmrl.api.errors import UserError
-from mmrl.config.sections import PolicyConfig
+from mmrl.config.sections import LoraConfig, PolicyConfig
 from mmrl.policies.acting.saved_policy import saved_options
 from mmrl.policies.pi0 import loading
 from mmrl.policies.pi0.lerobot_names import network_weights, saved_weights
@@ -217,6 +217,22 @@ def test_the_way_of_resizing_is_saved_and_may_be_changed(layout, tmp_path):
     (tmp_path / "saved" / "acting.json").write_text(json.dumps(kept))
     if layout == "transformers":
         assert pi0(saved, **options).resize == "openpi", "as all were before there was a choice"
+
+
+@pytest.mark.parametrize("lora", [None, LoraConfig(rank=2)], ids=["whole", "adapters"])
+def test_lerobot_is_told_the_cameras_that_a_policy_in_transformers_layout_was_shown(lora, tmp_path):
+    policy = pi0(lora=lora)
+    policy.look(seen())
+    policy.save(tmp_path / "run")
+    again = pi0(lora=lora, source=tmp_path / "run", layout="lerobot")
+    assert again.cameras == [], "another simulator's are still taken as they come"
+    again.lora = None  # as if they were merged
+    again.save(tmp_path / "out")
+    inputs = json.loads((tmp_path / "out" / "config.json").read_text())["input_features"]
+    assert list(inputs) == ["observation.images.front", "observation.images.wrist", "observation.state"]
+    if not lora:
+        assert pi0(str(tmp_path / "run"), layout="lerobot").shown == again.shown, "also where a run begins from it"
+    assert "shown" not in saved_options(tmp_path / "run")
 
 
 @pytest.mark.parametrize(

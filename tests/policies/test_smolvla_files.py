@@ -78,6 +78,31 @@ def test_statistics_come_with_the_checkpoint(tmp_path):
     assert bare.statistics is None and torch.equal(bare._state(shown)[:, :6], shown.state)
 
 
+def test_a_number_that_never_changed_is_scaled_as_by_lerobot_before_and_after_saving(tmp_path):
+    """LeRobot divides a state by its deviation plus 1e-8, and multiplies an action by its deviation alone (lerobot 0.6.1,
+    processor/normalize_processor.py)."""
+    given = {"kind": "mean-std", "action": {"mean": [0.5] * 3, "std": [0.25] * 3}, "state": STATISTICS["state"]}
+    smolvla(statistics=given, gripper="").save(tmp_path / "first")
+    files = [f"policy_{name}" for name in ("preprocessor_step_5_normalizer", "postprocessor_step_0_unnormalizer")]
+    lists = load_file(tmp_path / "first" / f"{files[0]}_processor.safetensors")
+    lists["observation.state.std"][2], lists["action.std"][1] = 0.0, 0.0
+    for name in files:
+        save_file(lists, tmp_path / "first" / f"{name}_processor.safetensors")
+    (tmp_path / "first" / "acting.json").unlink()
+    shown, last = seen(), "first"
+    wanted = (shown.state - lists["observation.state.mean"]) / (lists["observation.state.std"] + 1e-8)
+    for following in ("second", "third"):
+        policy = smolvla(str(tmp_path / last))
+        torch.testing.assert_close(policy._state(shown)[:, :6], wanted, atol=0, rtol=1e-6)
+        assert policy.statistics.action.unnormalize(torch.full((3,), 2.0)).tolist() == [1.0, 0.5, 1.0]
+        policy.save(tmp_path / following)
+        (tmp_path / following / "acting.json").unlink()
+        for name in files:
+            kept = load_file(tmp_path / following / f"{name}_processor.safetensors")
+            assert kept.keys() == lists.keys() and all(torch.equal(kept[key], lists[key]) for key in lists)
+        last = following
+
+
 def test_cameras_are_found_by_their_names(tmp_path):
     as_lerobot_left_it(tmp_path, cameras=["wrist", "front"])
     assert smolvla(str(tmp_path))._names(seen()) == ["wrist", "front"], "in the order of the checkpoint's"

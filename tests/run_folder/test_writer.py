@@ -6,6 +6,7 @@ import enum
 import hashlib
 import json
 import math
+import os
 import signal
 import subprocess
 import sys
@@ -415,7 +416,8 @@ def test_a_full_disk_is_named_and_loses_nothing(run: RunFolder) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     names = ["metrics.jsonl", "errors.jsonl", "summary.json", "report.html", "metrics.jsonl", "rollouts/step-000001.jsonl"]
     assert [line.replace("No space left on device", "File too large") for line in done.stdout.splitlines()] == [
-        f"cannot write {run.path / name}: File too large; free some space, then continue with --resume" for name in names
+        f"cannot write {run.path / name}: File too large; free some space, then repeat the command, a run with --resume"
+        for name in names
     ]
     assert tree(run.path) == before  # no torn line, no leftovers
 
@@ -452,8 +454,23 @@ def test_killed_while_writing_leaves_a_readable_run(run: RunFolder) -> None:
     assert len(data.steps) - data.summary["step"] in (0, 1)
 
 
+def test_two_processes_may_write_the_report_at_once(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    rename = os.replace
+
+    def meanwhile(source: Path, target: Path) -> None:
+        monkeypatch.setattr(os, "replace", rename)
+        run.report("of the other process")
+        assert (run.path / "report.html").read_text() == "of the other process"
+        rename(source, target)
+
+    monkeypatch.setattr(os, "replace", meanwhile)
+    assert run.report("of this one").read_text() == "of this one"
+    assert not list(run.path.glob(".*.tmp"))
+
+
 def test_what_a_kill_left_behind_may_be_overwritten(run: RunFolder) -> None:
-    (run.path / ".report.html.tmp").write_text("<!doctype ht")
+    (run.path / ".summary.json.tmp").write_text("{")
+    (run.path / ".report.html.0123456789abcdef.tmp").write_text("<!doctype ht")
     check_removable(run.path)
     (run.path / ".thesis.txt.tmp").write_text("years of work")
     with pytest.raises(UserError, match=r"with \.thesis\.txt\.tmp, which no run wrote"):

@@ -1,6 +1,7 @@
 """An environment for `mmrl.api.simulators.processes.simulator` that keeps the contract: a point that is pushed about on a
 square, and drawn."""
 
+import contextlib
 import os
 import signal
 
@@ -21,6 +22,13 @@ class Environment:
         self.state[2:] = 0.9 * self.state[2:] + 0.1 * action
         self.state[:2] += self.state[2:]
         return self._rows(before - self._distance())
+
+    def expert(self):
+        """Straight to the middle. The first process that is asked while the file BOMB is there takes it away and dies."""
+        with contextlib.suppress(KeyError, FileNotFoundError):
+            os.unlink(os.environ["BOMB"])
+            os.kill(os.getpid(), signal.SIGKILL)
+        return (-(self.state[:2] + self.state[2:])).clip(-1, 1).tolist()
 
     def snapshot(self):
         return self.state.tolist()

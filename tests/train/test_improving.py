@@ -174,6 +174,22 @@ def test_iql_s_target_is_its_value_and_the_value_an_expectile_of_the_target_crit
     assert moved.item() * sum(slopes) < 0
 
 
+def test_iql_s_values_begin_anew_with_the_critics_after_the_policy_explored() -> None:
+    """What was paid for novelty must not stay in the targets of the reward."""
+    learner = improving(improve=HOW | {"expectile": 0.8}, steps=9, explore_steps=3)
+    assert learner.values is not None
+    first = {name: x.clone() for name, x in learner.values.state_dict().items()}
+    learner.update(both([4, 5, 3], 20)[0], step=0)
+    learner.begin_anew()
+    fresh = learner.values.state_dict()
+    assert not torch.equal(fresh["layers.0.weight"], first["layers.0.weight"]), "other first weights"
+    assert not learner.optimizers["values"].rule.state, "no running means of the gradients by novelty"
+    other = improving(improve=HOW | {"expectile": 0.8}, steps=9, explore_steps=3)
+    other.begin_anew()
+    assert other.values is not None
+    assert all(torch.equal(x, fresh[name]) for name, x in other.values.state_dict().items()), "nothing learned is left"
+
+
 def test_many_actions_of_an_observation_have_the_qs_that_each_has_alone() -> None:
     critic, seen, actions = improving().critic, torch.randn(4, 2), torch.randn(4, 3, 1)
     for m in range(3):

@@ -491,10 +491,12 @@ def test_demonstrations_share_the_loss_with_what_was_sampled(uncertain, factor):
     assert learner.state()["optimizer/w/exp_avg"].tolist() == pytest.approx([0.1 * gradient, -0.1 * gradient])
 
 
-def test_demonstrations_alone():
+@pytest.mark.parametrize("epochs", [1, 3])
+def test_demonstrations_alone(epochs):
+    """One step, since `epochs` are passes over what was sampled."""
     policy = Bandit(0.0, 0.0)
     gold = Demonstrations(batch=batch([1], [1.0], [math.nan]), weight=1.0)
-    found = rl(policy).update([], 0, demonstrations=gold)
+    found = rl(policy, epochs=epochs).update([], 0, demonstrations=gold)
     assert found.keys() == {"loss", "grad_norm", "learning_rate", "imitation/loss", "imitation/weight"}
     assert found["imitation/loss"] == pytest.approx(-HALF) and found["loss"] == 0.0
     assert policy.w.tolist() == pytest.approx([-1.0, 1.0], abs=1e-5)

@@ -99,6 +99,7 @@ def test_blocks_are_those_of_the_mask():
         rule, length = PackedRows(segment, object).rule(causal_mask_function), segment.shape[1]
         made = block_mask(batch_size=1, q_length=length, kv_length=length, mask_function=rule, device="cpu")
         assert chosen.blocks(prompt, completion, members) == int(made.kv_num_blocks.sum() + made.full_kv_num_blocks.sum())
+    assert chosen.blocks(128 * 10**10, 128, 2) == 10**10 * (10**10 + 1) // 2 + 2 * (10**10 + 1), "a loop over it would take hours"
 
 
 def test_who_has_a_dense_mask():

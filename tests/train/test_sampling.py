@@ -235,6 +235,14 @@ def test_right_answers_are_paid_where_the_order_of_frames_matters():
     assert None not in mixed and len(mixed) == 3, "each prompt has an order of its own"
 
 
+def test_a_group_without_a_right_answer_is_not_paid():
+    """Its mean is as large as with shuffled frames: 0."""
+    found = Step(
+        {"p0": ["0", "0.1"], "p0~": ["0"], "p1": ["1", "0"], "p1~": ["0"]}, films="a", prompts_per_step=2, rules=contrast()
+    )()
+    assert [values(g) for g in found.groups] == [[0.0, 0.1], [1.3, 0.0]] and found.counts["temporal/paid_share"] == 0.5
+
+
 def test_one_verifier_may_tell_what_is_right():
     answers = {"p0": ["1/0", "0/1"], "p0~": ["0/1"]}
     weights = {"right": 1.0, "format": 1.0}

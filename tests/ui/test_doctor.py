@@ -338,6 +338,8 @@ def test_space(tmp_path):
         ("raise ValueError('planted')", {"error": "ValueError: planted"}),
         ("raise SystemExit(3)", {"error": "exit code 3"}),
         ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", {"error": "crashed with SIGSEGV"}),
+        ("raise SystemExit", {"error": "it ended without an answer"}),
+        ("print('{}'); print('bye')", {"error": "it ended without an answer, and printed 'bye' last"}),
     ],
 )
 def test_code_is_tried_in_a_child_process(code, answer):

@@ -364,6 +364,7 @@ def test_thinking_is_told_from_what_is_said(completion, apart):
         ([-1.0, 1.0, 0.0], "▁█▅"),
         ([0.0, math.nan, 0.07], "▁ █"),
         ([0.0, math.inf, 0.07], "▁ █"),
+        ([-1.7e308, 0.0, 1.7e308], "▁▅█"),
         ([1.0, 1.0 + 1 / 7 * 2, 2.0], "▁▃█"),
     ],
 )

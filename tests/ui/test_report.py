@@ -811,6 +811,12 @@ def test_ticks_are_round(low: float, high: float, ticks: tuple[float, ...]) -> N
     assert svg.nice_ticks(low, high) == pytest.approx(ticks)
 
 
+def test_the_smallest_numbers_have_ticks_too() -> None:
+    assert svg.nice_ticks(1e-16, 9e-16) == (2e-16, 4e-16, 6e-16, 8e-16)  # the KL of weights that have not moved
+    assert svg.nice_ticks(0.0, 5e-324) == (0.0,)
+    assert "no number" not in svg.line_chart([svg.Series(name="a", xs=[0, 1], ys=[0.0, 5e-324])])
+
+
 def test_steps_have_whole_ticks() -> None:
     assert svg.nice_ticks(1, 4, whole=True) == (1, 2, 3, 4)
     assert svg.nice_ticks(61, 310, whole=True) == (100, 150, 200, 250, 300)

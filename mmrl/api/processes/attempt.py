@@ -29,4 +29,8 @@ def try_python(code: str, timeout_s: float, *arguments: str) -> dict[str, Any]:
         return {"error": f"crashed with {signal.Signals(-done.returncode).name}"}
     if done.returncode:
         return {"error": (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]}
-    return json.loads(done.stdout.strip().splitlines()[-1])
+    last = (done.stdout.strip().splitlines() or [""])[-1]
+    try:
+        return json.loads(last)
+    except ValueError:  # a library may print when the process ends, or end it
+        return {"error": f"it ended without an answer, and printed {last[:80]!r} last" if last else "it ended without an answer"}

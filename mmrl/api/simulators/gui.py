@@ -14,7 +14,20 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 ActionKind = Literal[
-    "click", "double-click", "long-press", "drag", "scroll", "type", "key", "wait", "back", "home", "open", "answer"
+    "click",
+    "double-click",
+    "right-click",
+    "long-press",
+    "hover",
+    "drag",
+    "scroll",
+    "type",
+    "key",
+    "wait",
+    "back",
+    "home",
+    "open",
+    "answer",
 ]
 ACTION_KINDS: tuple[str, ...] = get_args(ActionKind)
 Direction = Literal["up", "down", "left", "right"]
@@ -30,7 +43,8 @@ class Action:
 
     kind: ActionKind
     at: Point | None = None
-    """The point of a click or a press, the start of a drag, or the point of a scroll (by default the middle of the screen)."""
+    """The point of a click, a press or a hover, the start of a drag (by default where the pointer is), or the point of a scroll
+    (by default the middle of the screen)."""
     to: Point | None = None
     """The end of a drag."""
     text: str = ""

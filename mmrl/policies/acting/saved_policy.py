@@ -9,6 +9,8 @@ from typing import Any
 from mmrl.api.errors import UserError
 
 SETTINGS, WEIGHTS = "acting.json", "acting.safetensors"
+SHOWN = "shown"
+"""The setting with the cameras that a policy was shown, which is no option."""
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
@@ -22,7 +24,7 @@ def read_settings(folder: Path) -> dict[str, Any]:
 
 def saved_options(folder: Path) -> dict[str, Any]:
     """The options with which a policy that acts was saved in this folder; empty if there is none."""
-    return {name: value for name, value in read_settings(folder).items() if name != "model"}
+    return {name: value for name, value in read_settings(folder).items() if name not in ("model", SHOWN)}
 
 
 def check_same_kind(folder: Path, kind: str) -> dict[str, Any]:

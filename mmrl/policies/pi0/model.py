@@ -28,8 +28,9 @@ from mmrl.policies.acting.guidance import Guidance
 from mmrl.policies.acting.observed import cameras_of
 from mmrl.policies.acting.options import check_sizes
 from mmrl.policies.acting.randomness import CallRandomness
-from mmrl.policies.acting.saved_policy import SETTINGS, read_settings
+from mmrl.policies.acting.saved_policy import SETTINGS, SHOWN, read_settings
 from mmrl.policies.batches import ActionMicroBatch
+from mmrl.policies.layers import cache_argument
 from mmrl.policies.lora import adapter_chain, add_adapters, is_adapter, load_adapters, merge_saved_adapters, save_adapters
 from mmrl.policies.names import base_name
 from mmrl.policies.pi0 import tiny
@@ -74,7 +75,9 @@ class Pi0(ActingPolicy):
     kind: ClassVar = "pi0"
     options_class: ClassVar[type[Any]] = Pi0Options
     layouts: ClassVar[tuple[str, ...]] = ("transformers", "lerobot")
-    free = frozenset({"chunk", "steps", "noise_level", "noisy", "noise_range", "cameras", "resize", "text_tokens", "layout"})
+    free = frozenset(
+        {"chunk", "steps", "noise_level", "noisy", "noise_range", "cameras", "resize", "text_tokens", "layout", SHOWN}
+    )
     choice_settings = frozenset({"dims", "chunk", "steps", "noise_level", "noisy", "noise_range"})
     head: Any
     model: Any
@@ -92,8 +95,10 @@ class Pi0(ActingPolicy):
         self.layout = own.layout if own.layout != "auto" else "lerobot" if files else self.layouts[0]
         limit = files.text_tokens if files else LIMITS[self.kind] if self.layout == "lerobot" else 0
         self.text_tokens = own.text_tokens or limit
-        self.origin, self.shown = files, dict(files.cameras) if files else {}
-        self.cameras = self.cameras or list(self.shown)
+        place = source or Path(config.model)
+        self.origin, self.shown = files, dict(files.cameras if files else read_settings(place).get(SHOWN, {}))
+        """`shown`: camera -> LeRobot's name of its pictures, in the order in which they were last read."""
+        self.cameras = self.cameras or list(files.cameras if files else ())
         self.base = base_name(config.model, seed, tiny.full_name)
         adapters, name = adapter_chain(str(source) if source and not config.lora else config.model)
         model, self.tokenizer = load_model(config, self.kind, name, own.tokenizer, files, seed)
@@ -114,7 +119,6 @@ class Pi0(ActingPolicy):
         eye = settings.vlm_config.vision_config
         self.side, self.picture_tokens = eye.image_size, (eye.image_size // eye.patch_size) ** 2
         self._read: dict[tuple[str, int], list[int]] = {}
-        place = source or Path(config.model)
         usual = "lerobot" if lerobot_file(name) else "openpi"
         self.resize = own.resize if own.resize != "auto" else read_settings(place).get("resize", usual)
         if (place / SETTINGS).is_file():
@@ -143,7 +147,8 @@ class Pi0(ActingPolicy):
         found = {"kind": self.kind, "dims": self.dims, "chunk": self.chunk, "state": self.state, "cameras": self.cameras}
         found |= self.chains.settings()
         found |= {"prompt": self.text, "crop": self.crop, "resize": self.resize}
-        return found | {"text_tokens": self.text_tokens, "layout": self.layout}
+        found |= {"text_tokens": self.text_tokens, "layout": self.layout}
+        return found | ({SHOWN: self.shown} if self.shown else {})  # for an export: transformers' files have no cameras
 
     def tokens_per_call(self, tracks: Sequence[TrajectoryData]) -> int:
         moments = 1 if self.chains.noisy == "one" else self.chains.steps
@@ -205,8 +210,8 @@ class Pi0(ActingPolicy):
             attention_mask=real_nP.long(),
             position_ids=(real_nP.long().cumsum(-1) - 1),
             token_type_ids=torch.zeros_like(ids_nP),
-            past_key_values=reading,
             use_cache=True,
+            **{cache_argument(inner.vlm): reading},
         )
         return self._scene(Prefix(reading), real_nP, seen, read.last_hidden_state)
 
@@ -237,12 +242,13 @@ class Pi0(ActingPolicy):
             embedded = self.model.embed_action_time(nothing, x_nMCD.flatten(0, 1).float(), times_nM.flatten().float())
             rows.append(embedded[:, 1:].reshape(count, moments * ahead, -1))
         mask, position_ids = self._places(scene, moments, 1)
-        hidden = self.model.model.dit(
+        dit = self.model.model.dit
+        hidden = dit(
             inputs_embeds=torch.cat(rows, 1).to(self._dtype),
             attention_mask=mask,
             position_ids=position_ids,
-            past_key_values=scene.cache,
             use_cache=False,
+            **{cache_argument(dit): scene.cache},
         ).last_hidden_state
         scene.seen_nH = hidden[:, 0]
         return self._moves(hidden[:, 1:].unflatten(1, (moments, ahead)))

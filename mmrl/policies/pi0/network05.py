@@ -19,6 +19,7 @@ from transformers.models.auto import AutoModel
 from transformers.models.gemma.modeling_gemma import GemmaAttention, GemmaMLP, GemmaPreTrainedModel, GemmaRotaryEmbedding
 from transformers.models.pi0.modeling_pi0 import PI0Model, PI0PreTrainedModel
 
+from mmrl.policies.layers import cache_argument
 from mmrl.policies.pi0.waves import Waves
 
 
@@ -88,19 +89,20 @@ class AdaptiveExpert(GemmaPreTrainedModel):  # type: ignore[misc]
         condition_nMH: torch.Tensor,
         attention_mask: torch.Tensor,
         position_ids: torch.Tensor,
-        past_key_values: Any,
+        cache: Any,
     ) -> torch.Tensor:
         """[n, T, H]. attention_mask: [n, 1, T, P + T] as the attention wants it."""
         hidden = inputs_embeds
         rotation = self.rotary_emb(hidden, position_ids=position_ids)
+        given = {cache_argument(self.layers[0].self_attn): cache}  # type: ignore[arg-type]
         for layer in self.layers:
             hidden = layer(
                 hidden,
                 condition_nMH,
                 attention_mask=attention_mask,
                 position_ids=position_ids,
-                past_key_values=past_key_values,
                 position_embeddings=rotation,
+                **given,
             )
         normed: torch.Tensor = self.norm(hidden, condition_nMH)[0]
         return normed

@@ -82,7 +82,7 @@ class Pi05(Pi0):
             condition_nMH=outer.condition(times_nM),
             attention_mask=mask,
             position_ids=position_ids,
-            past_key_values=scene.cache,
+            cache=scene.cache,
         )
         return self._moves(hidden.unflatten(1, (moments, ahead)))
 

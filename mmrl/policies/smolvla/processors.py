@@ -181,6 +181,11 @@ def _as_normalizer(norm: str, first: torch.Tensor, second: torch.Tensor, exact: 
     return Normalizer(kind=kind, first=_numbers(first), second=_numbers(second), mask=(True,) * len(first))  # type: ignore[arg-type]
 
 
+def _of_lerobot(std: float, exact: bool) -> float:
+    """The inverse of what `_as_normalizer` makes of a standard deviation, to which LeRobot itself adds `EPS`."""
+    return (0.0 if std <= EPS else std) if exact else max(std - EPS, 0.0)
+
+
 def _numbers(values: torch.Tensor) -> tuple[float, ...]:
     return tuple(float(value) for value in values)
 
@@ -204,6 +209,8 @@ def write_processors(
         if one is not None:
             nothing = (0.0, 1.0) if one.kind == "mean-std" else (-1.0, 1.0)
             for end, values, other in zip(ENDS[one.kind], (one.first, one.second), nothing, strict=True):
+                if end == "std":
+                    values = tuple(_of_lerobot(value, exact=key == ACTION) for value in values)
                 kept = [value if used else other for value, used in zip(values, one.mask, strict=True)]
                 lists[f"{key}.{end}"] = torch.tensor(kept, dtype=torch.float32)
     norms = norm_map(statistics)

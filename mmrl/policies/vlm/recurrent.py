@@ -15,11 +15,8 @@ import torch
 from transformers import DynamicCache
 from transformers.cache_utils import LinearAttentionLayer
 
-from mmrl.policies.layers import repeated_layers
+from mmrl.policies.layers import CACHES, repeated_layers
 from mmrl.policies.vlm.packed_rows import Gathers, current_rows
-
-CACHES = ("cache_params", "past_key_values", "past_key_value", "cache")
-"""Names of the argument by which transformers' layers take a cache."""
 
 ROUNDING = 16
 """A part mixes tokens if the others change one by more units in the last place: experts add the same numbers in another order."""
@@ -110,7 +107,7 @@ def _mixes(part: torch.nn.Module, width: int, given: dict[str, Any]) -> bool:
 
 
 @torch.compiler.disable
-def _forward(own: Callable[..., Any], cache: str, layer: int, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+def _forward(own: Callable[..., Any], cache: str, layer: int, /, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     rows = current_rows()
     if rows is None:
         return own(hidden_states, *args, **kwargs)

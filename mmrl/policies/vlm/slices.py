@@ -21,8 +21,9 @@ from typing import Any
 import torch
 
 from mmrl.compute.teams import Team
+from mmrl.policies.layers import CACHES
 
-WHOLE = {"visual_pos_masks", "deepstack_visual_embeds", "past_key_values", "use_cache", "return_dict", "output_attentions"}
+WHOLE = {*CACHES, "visual_pos_masks", "deepstack_visual_embeds", "use_cache", "return_dict", "output_attentions"}
 """Arguments of language models that stay as they are; what is added to pictures is taken apart where it is added."""
 _PASS: ContextVar[Team | None] = ContextVar("pass", default=None)
 _SLICED: ContextVar[Team | None] = ContextVar("sliced", default=None)

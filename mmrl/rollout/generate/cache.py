@@ -16,7 +16,7 @@ class ReservedLayer(DynamicLayer):
 
     def __init__(self, prompt: DynamicLayer, repeats: int) -> None:
         super().__init__()
-        self.is_initialized, self.dtype, self.device = True, prompt.dtype, prompt.device
+        self.is_initialized, self.dtype, self.device = True, prompt.keys.dtype, prompt.device
         self.start = self.length = prompt.keys.shape[-2]
         self.rooms = tuple(self._reserve(x, repeats, ROOM) for x in (prompt.keys, prompt.values))
         self._view()

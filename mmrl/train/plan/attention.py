@@ -38,8 +38,9 @@ class Attention:
 @functools.lru_cache(maxsize=4096)
 def blocks(prompt: int, completion: int, members: int) -> int:
     """Blocks that hold something in the mask of a row: a prompt and so many completions of it, which don't see each other."""
-    total, found = prompt + members * completion, 0
-    for i in range(-(-total // BLOCK)):
+    total, full = prompt + members * completion, prompt // BLOCK
+    found = full * (full + 1) // 2  # those of the prompt alone, which may be of any length
+    for i in range(full, -(-total // BLOCK)):
         first, last = i * BLOCK, min(total, (i + 1) * BLOCK) - 1
         of_prompt = -(-min(prompt, last + 1) // BLOCK)
         if last < prompt:

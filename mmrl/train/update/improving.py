@@ -45,11 +45,20 @@ class Improving(Critics):
         self.values: ActionValues | None = None
         """IQL's values of states."""
         if stage.by_expectile:
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(derive(seed, "values"))
-                self.values = ActionValues(features, 0, critics=1, hidden=stage.hidden).to(self.device)
+            self.values = self._new_values(seed)
             self.modules["values"] = self.values
             self.optimizers["values"] = Optimizer(list(self.values.named_parameters()), self.of_critics)
+
+    def _new_values(self, seed: int) -> ActionValues:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(derive(seed, "values"))
+            return ActionValues(self.features, 0, critics=1, hidden=self.stage.hidden).to(self.device)
+
+    def begin_anew(self) -> None:
+        super().begin_anew()
+        if self.values is not None:
+            self.values.load_state_dict(self._new_values(derive(self.seed, "anew")).state_dict())
+            self.optimizers["values"].forget()
 
     def improved(
         self, features_nF: torch.Tensor, candidates_nMA: torch.Tensor, instead_nA: torch.Tensor | None = None

@@ -123,7 +123,7 @@ class Learner:
         known_NT: torch.Tensor | None = None
         means_NT: torch.Tensor | None = None
         limit, before = self.rl.stop_kl if self.rl else None, self.optimizer.steps
-        for epoch in range(self.rl.epochs if self.rl else 1):
+        for epoch in range(self.rl.epochs if self.rl and batches else 1):
             passed: list[dict[str, float]] = []
             if epoch and callable(batches):
                 if known_NT is None:

@@ -167,7 +167,7 @@ def thin(xs: Sequence[float], ys: Sequence[Number], limit: int = MAX_POINTS) -> 
 
 def nice_ticks(low: float, high: float, whole: bool = False) -> tuple[float, ...]:
     """Two to six round numbers between `low` and `high`. whole: integers only."""
-    if not low < high:  # only in damaged files, such as negative seconds
+    if not high - low > 1e-300:  # only in damaged files: negative seconds, numbers between which there is none
         return (low,)
     rough = (high - low) / 5
     power = 10.0 ** math.floor(math.log10(rough))
@@ -175,7 +175,7 @@ def nice_ticks(low: float, high: float, whole: bool = False) -> tuple[float, ...
     if whole:
         step = max(math.ceil(step), 1)
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    return tuple(round(i * step, 12) for i in range(first, last + 1))
+    return tuple(float(f"{i * step:.12g}") for i in range(first, last + 1))
 
 
 def _x_scale(series: Sequence[Series]) -> Scale:

@@ -173,8 +173,9 @@ def sparkline(values: Sequence[float] | deque[float], bars: str = BARS) -> str:
     known = [v for v in values if math.isfinite(v)]
     if not known:
         return ""
-    low, span = min(known), (max(known) - min(known)) or 1.0
-    return "".join(bars[1 + round((v - low) / span * (len(bars) - 2))] if math.isfinite(v) else " " for v in values)
+    low = min(known)
+    half = max(known) / 2 - low / 2 or 1.0  # the whole span of a run that diverges may be more than a number holds
+    return "".join(bars[1 + round((v / 2 - low / 2) / half * (len(bars) - 2))] if math.isfinite(v) else " " for v in values)
 
 
 # -- lines ----------------------------------------------------------------------------------------------------------------

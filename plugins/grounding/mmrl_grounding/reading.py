@@ -133,9 +133,9 @@ def _from_lines(text: str) -> list[Listed] | None:
 
 def _is_label(words: list[str]) -> bool:
     """Whether words before four numbers can be a label: at most one has digits, and none is a number, as in another box, but for
-    a whole one at the end of a name, as in `iphone 7`."""
+    a single whole one in a name, as in `iphone 7` and `channel 5 plus`."""
     odd = [word for word in words if any(map(str.isdigit, word))]
-    if len(words) > 1 and odd == words[-1:] and _WHOLE.fullmatch(odd[0]):
+    if len(words) > 1 and len(odd) == 1 and _WHOLE.fullmatch(odd[0]):
         return True
     return len(odd) < 2 and all(any(map(str.isalpha, word)) and not _SIGNED.fullmatch(word) for word in odd)
 

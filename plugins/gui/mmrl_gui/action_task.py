@@ -66,7 +66,8 @@ class Acts(Data):
         action, box = row["action"], checked(row["action"], row["box"], size)
         true = {"action": as_data(action), "box": list(box) if box else None}
         meta = self.meta("action", size, boxes=[box] if box else [], true=true, kind=action.kind, picture=0)
-        return Prompt(id=row["id"], messages=[user_message(text, *images)], answer=self._answer(action, box), meta=meta)
+        published_box = box or row["box"] if self.style == "uishift" else box  # there a box without an area is hit on its line
+        return Prompt(id=row["id"], messages=[user_message(text, *images)], answer=self._answer(action, published_box), meta=meta)
 
     def gold(self, prompt: Prompt) -> str:
         action, box = of_data(prompt.meta["true"]["action"]), prompt.meta["true"]["box"]

@@ -23,8 +23,10 @@ STYLES = ("json", "brief", "tags")
 SAME: Mapping[str, Sequence[str]] = {
     "click": ("click", "tap", "left_click", "leftclick", "touch", "mouse_click", "click_element"),
     "double-click": ("double_click", "doubleclick", "dblclick", "double_tap", "left_double"),
+    "right-click": ("right_click", "rightclick", "right_single", "context_click"),
     "long-press": ("long_press", "longpress", "long_click", "long_tap", "press_and_hold"),
-    "drag": ("drag", "swipe", "left_click_drag", "drag_and_drop", "select_text"),
+    "hover": ("hover", "mouse_move", "move_to", "move_mouse"),
+    "drag": ("drag", "swipe", "left_click_drag", "drag_and_drop", "drag_to", "select_text"),
     "scroll": ("scroll",),
     "type": ("type", "input_text", "input", "type_text", "enter_text", "write", "set_text", "fill"),
     "key": ("key", "press_key", "keypress", "hotkey", "press", "keyboard_enter", "enter", "system_button"),
@@ -50,16 +52,29 @@ _MODIFIERS = {
     "alt": "Alt",
     "shift": "Shift",
     "cmd": "Meta",
+    "command": "Meta",
     "meta": "Meta",
+    "super": "Meta",
     "win": "Meta",
+    "option": "Alt",
 }
 _NAMED = ("Enter", "Escape", "Tab", "Backspace", "Delete", "Home", "End", "PageUp", "PageDown", "Space")
 _KEYS = {key.lower(): key for key in _NAMED} | {f"arrow{d}": f"Arrow{d.title()}" for d in DIRECTIONS}
-_KEYS |= {d: f"Arrow{d.title()}" for d in DIRECTIONS} | {"return": "Enter", "esc": "Escape", "del": "Delete"}
+_KEYS |= {d: f"Arrow{d.title()}" for d in DIRECTIONS} | {
+    "return": "Enter",
+    "esc": "Escape",
+    "del": "Delete",
+    "pgup": "PageUp",
+    "pgdn": "PageDown",
+}
 _SPOKEN = ("type", "key", "open", "answer")
 """Verbs of the brief style whose argument is all the text after them."""
 _VERB = re.compile(r"[A-Za-z][A-Za-z_-]{0,30}")
-_POINTED = ("click", "double-click", "long-press", "drag")
+POINTED = ("click", "double-click", "right-click", "long-press", "hover")
+"""Kinds that need a place, on which they act."""
+_FROM_POINTER = ("drag", "drag_to", "left_click_drag")
+"""Drags that may say only where they end (OSWorld's DRAG_TO, computer_use), and `start_coordinate` beside it (Anthropic's)."""
+_START_KEYS = ("start_coordinate", "start_point", "start")
 PLACED = ("x", "y", "to_x", "to_y")
 AS_IT_STANDS = Numbers()
 
@@ -128,13 +143,18 @@ def made(name: str, fields: Mapping[str, Any], numbers: Numbers, elements: Seque
     kind, name = kind_of(name), _name(name)
     text, direction = _text(fields), _direction(fields)
     at, to = _place(fields, numbers, elements), _end(fields, numbers)
+    if name in _FROM_POINTER and to is None:
+        at = _place({key: fields[key] for key in _START_KEYS if key in fields}, numbers, ())
+        to = _place({key: value for key, value in fields.items() if key not in _START_KEYS}, numbers, elements)
+    if kind == "click" and fields.get("button") == "right":  # OSWorld's CLICK
+        kind = "right-click"
     if name == "swipe" and to is None and direction:  # the finger goes up to scroll down
         kind, direction = "scroll", _OPPOSITE[direction]
     if name == "system_button" and _name(text) in ("back", "home"):
         kind, text = _name(text), ""
     if name in ("enter", "keyboard_enter"):
         text = "Enter"
-    if kind in _POINTED and at is None:
+    if at is None and (kind in POINTED or (name == "swipe" and kind == "drag")):
         raise NoAction(f"{name} says no place")
     if kind == "drag" and to is None:
         raise NoAction(f"{name} says no place where it ends")
@@ -148,7 +168,7 @@ def made(name: str, fields: Mapping[str, Any], numbers: Numbers, elements: Seque
             raise NoAction(f"{name} says no key")
     if kind not in ("type", "key", "open", "answer"):
         text = ""
-    if kind not in (*_POINTED, "scroll") or (kind == "scroll" and at is not None and max(at) < 0):
+    if kind not in (*POINTED, "drag", "scroll") or (kind == "scroll" and at is not None and max(at) < 0):
         at = None  # GUI-R1 writes -100, -100 for none
     return Action(
         kind=kind,  # type: ignore[arg-type]  # one of SAME's
@@ -176,7 +196,7 @@ def _text(fields: Mapping[str, Any]) -> str:
 
 
 def _direction(fields: Mapping[str, Any]) -> str | None:
-    for key in ("direction", "input_text", "text", "value"):
+    for key in ("direction", "scroll_direction", "input_text", "text", "value"):
         value = fields.get(key)
         if isinstance(value, str) and value.strip().lower() in DIRECTIONS:
             return value.strip().lower()
@@ -219,7 +239,10 @@ def _middle(number: int, elements: Sequence[Element]) -> Point:
 
 
 def key_of(text: str) -> str:
-    """A key, or several joined by +, with browsers' names: `ctrl+a` is `Control+a`; empty if it is not a key."""
+    """A key, or several joined by +, or by blanks as UI-TARS writes them, with browsers' names: `ctrl+a` is `Control+a`; empty if
+    it is not a key."""
+    if text[:100].partition(" ")[0].strip().lower() in _MODIFIERS and "+" not in text:
+        text = "+".join(text[:100].split())
     parts = [part.strip() for part in text.strip()[:100].split("+")] if text.strip() != "+" else ["+"]
     if not all(parts):
         return ""
@@ -249,11 +272,11 @@ def _brief(line: str, verb: str, numbers: Numbers, elements: Sequence[Element]) 
     if not all(map(_is_plain, values)):
         raise NoAction(f"there is more than an action in {line[:60]!r}")
     places = [float(v) for v in values]
-    if len(places) == 1 and elements and places[0] == int(places[0]) and kind in _POINTED:
+    if len(places) == 1 and elements and places[0] == int(places[0]) and kind in (*POINTED, "drag"):
         fields["element"] = int(places[0])
     elif len(places) == 4 and kind == "drag":
         fields |= {"at": places[:2], "to": places[2:]}
-    elif len(places) == 2 and kind in (*_POINTED, "scroll"):
+    elif len(places) == 2 and kind in (*POINTED, "drag", "scroll"):
         fields["at"] = places
     elif places:
         raise NoAction(f"there are {len(places)} numbers in {line[:60]!r}")

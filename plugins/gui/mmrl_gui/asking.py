@@ -8,6 +8,7 @@ from typing import Literal
 
 from mmrl.api.coordinates import CoordinateFormat
 from mmrl.api.simulators.gui import ACTION_KINDS
+from mmrl_gui.actions import POINTED
 from mmrl_gui.coordinates import Numbers
 
 STYLES = ("short", "json", "tags", "brief")
@@ -20,12 +21,13 @@ _WHAT = {
     ("json", "box"): 'with its box as JSON, {{"{key}": {names}}}',
     ("brief", "point"): "with a click on it: click {names}",
 }
-_PLACED = ("click", "double-click", "long-press", "drag")
 Elements = bool | Literal["either"]
 _JSON = {
     "click": '{"action": "click", "x": x, "y": y}',
     "double-click": '{"action": "double-click", "x": x, "y": y}',
+    "right-click": '{"action": "right-click", "x": x, "y": y}',
     "long-press": '{"action": "long-press", "x": x, "y": y}',
+    "hover": '{"action": "hover", "x": x, "y": y}',
     "drag": '{"action": "drag", "x": x, "y": y, "to_x": x, "to_y": y}',
     "scroll": '{"action": "scroll", "direction": up, down, left or right}',
     "type": '{"action": "type", "text": text}',
@@ -39,7 +41,9 @@ _JSON = {
 _BRIEF = {
     "click": "click {at}",
     "double-click": "double-click {at}",
+    "right-click": "right-click {at}",
     "long-press": "long-press {at}",
+    "hover": "hover {at}",
     "drag": "drag {at} {to}",
     "scroll": "scroll up, down, left or right",
     "type": "type TEXT",
@@ -59,13 +63,13 @@ def language(style: str, kinds: Sequence[str] = ACTION_KINDS, numbers: Numbers |
     at = order.names("point")
     to = at.replace("x", "to_x").replace("y", "to_y")
     forms = {kind: form.format(at=at, to=to) for kind, form in _BRIEF.items()} if style == "brief" else dict(_JSON)
-    pressed = [kind for kind in ("click", "double-click", "long-press") if kind in kinds]
+    pressed = [kind for kind in POINTED if kind in kinds]
     if elements is True:
         kinds = [kind for kind in kinds if kind != "drag"]
         forms |= {kind: _by_number(kind, style, "n") for kind in pressed}
     known = [forms[kind] for kind in ACTION_KINDS if kind in kinds]
     last = []
-    if numbers and elements is not True and set(kinds) & {*_PLACED}:
+    if numbers and elements is not True and set(kinds) & {*POINTED, "drag"}:
         last.append(f"Places are in {numbers.says()}.")
     if elements and pressed:
         example = f"by its number, such as {_by_number(pressed[0], style, '3')}"

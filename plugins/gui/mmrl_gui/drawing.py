@@ -35,8 +35,8 @@ def draw_action(picture: Image, action: Action | None = None, least: int = LEAST
         _arrow(draw, (x - dx) * scale, (y - dy) * scale, (x + dx) * scale, (y + dy) * scale, unit)
     elif action.to and action.at:
         _arrow(draw, action.at[0] * scale, action.at[1] * scale, action.to[0] * scale, action.to[1] * scale, unit)
-    if action.at is not None and action.kind != "scroll":
-        _cross(draw, action.at[0] * scale, action.at[1] * scale, unit)
+    if (spot := action.at or action.to) and action.kind != "scroll":
+        _cross(draw, spot[0] * scale, spot[1] * scale, unit)
     said = words(action)
     return _captioned(shown, said) if said else shown
 

@@ -40,8 +40,9 @@ Observe = Literal["picture", "elements", "both"]
 
 
 class Episodes(Task):
-    """The splits `demo`, `train` and `test` have no seed in common. An episode's outcome has `success`, `raw_reward`, `reward`
-    (the page's own, with time), `steps`, and `refused`: the number of answers that were not valid actions."""
+    """The splits `demo`, `train` and `test` have no seed in common. An episode's outcome has `success`, `steps`, `refused`: the
+    number of answers that were not valid actions, and once the page has given one `raw_reward` and `reward` (its own, with
+    time)."""
 
     splits = SPLITS
 
@@ -310,13 +311,9 @@ class Play:
         shown = self._carried_out(calls, whole, notes)
         self._whole = shown
         self.refused += bool(notes)
-        outcome = {
-            "success": float(shown.success),
-            "raw_reward": shown.raw_reward,
-            "reward": shown.reward,
-            "steps": float(self.steps),
-            "refused": float(self.refused),
-        }
+        outcome = {"success": float(shown.success), "steps": float(self.steps), "refused": float(self.refused)}
+        if shown.terminated or shown.raw_reward or shown.reward:  # else the page has given none yet
+            outcome |= {"raw_reward": shown.raw_reward, "reward": shown.reward}
         if self.task.style == PROGRAM:
             outcome["actions"] = float(self.actions)
         if shown.terminated:

@@ -6,6 +6,7 @@ VSC-RL (Wu et al. 2025, Variational Subgoal-Conditioned Reinforcement Learning, 
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -46,10 +47,11 @@ class Planner:
         """options: those of `mmrl.api.endpoints.client.ChatEndpoint`."""
         self.endpoint = endpoint_of("subgoals", options)
         self.known: dict[tuple[str, bytes], list[str]] = {}
+        """(instruction, hash of the screen) -> its sub-goals; the screens of a long run would take gigabytes."""
 
     def __call__(self, instruction: str, screen: Any) -> list[str]:
         """Raises UserError if the endpoint has no answer, or one without a list."""
-        key = (instruction, b"" if screen is None else screen.tobytes())
+        key = (instruction, b"" if screen is None else hashlib.sha256(screen.tobytes()).digest())
         if key not in self.known:
             text = ASKS.format(instruction=instruction, most=MOST)
             message = user_message(text, *([] if screen is None else [screen]))

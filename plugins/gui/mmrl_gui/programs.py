@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mmrl.api.simulators.gui import DIRECTIONS, Action, Element
-from mmrl_gui.actions import AS_IT_STANDS, NoAction, kind_of, made
+from mmrl_gui.actions import AS_IT_STANDS, POINTED, NoAction, kind_of, made
 from mmrl_gui.coordinates import Numbers
 from mmrl_gui.geometry import is_number, middle
 from mmrl_gui.listing import number_of
@@ -34,7 +34,6 @@ warnings.filterwarnings("ignore", "invalid decimal literal", SyntaxWarning)  # `
 _FENCED = re.compile(r"```[A-Za-z]*\n(.*?)```", re.DOTALL)
 _ESCAPES = frozenset("\\'\"ntr\n")
 """What may stand after a backslash; of anything else Python warns, or means a character by its code."""
-_POINTED = ("click", "double-click", "long-press")
 _TOLD = ("type", "key", "open", "answer")
 
 
@@ -162,13 +161,13 @@ def _call(name: str, kind: str, values: Sequence[Any], line: int, numbers: Numbe
         fields["direction"], values = values[-1], values[:-1]
     if kind in _TOLD and len(values) == 1:
         fields["text"] = str(values[0])
-    elif kind in (*_POINTED, "scroll") and len(values) == 1:
+    elif kind in (*POINTED, "scroll") and len(values) == 1:
         at = _named(values[0], elements)
         fields["at"] = list(at.click_point or middle(at.box))
     elif kind == "drag" and len(values) == 2:
         at, to = (_named(value, elements) for value in values)
         fields |= {"at": list(at.click_point or middle(at.box)), "to": list(to.click_point or middle(to.box))}
-    elif kind in (*_POINTED, "scroll", "drag") and len(values) == (4 if kind == "drag" else 2) and all(map(is_number, values)):
+    elif kind in (*POINTED, "scroll", "drag") and len(values) == (4 if kind == "drag" else 2) and all(map(is_number, values)):
         fields |= {"at": values[:2], **({"to": values[2:]} if kind == "drag" else {})}
     elif values:
         raise NoAction(f"{name}({', '.join(map(repr, values))[:60]}) is no call of it")
@@ -236,16 +235,16 @@ def program_language(kinds: Sequence[str], numbers: Numbers, elements: bool, pla
     """The calls of a program, for a prompt. kinds: of `mmrl.api.simulators.gui.ACTION_KINDS`, in order. elements: whether there
     is a list whose numbers name elements. places: whether places may be said in numbers, too."""
     at, to = ", ".join(numbers.order.swapped(("x", "y"))), ", ".join(numbers.order.swapped(("to_x", "to_y")))
-    forms = dict.fromkeys(kinds, "()") | dict.fromkeys(_POINTED, f"({at})") | {"drag": f"({at}, {to})"}
+    forms = dict.fromkeys(kinds, "()") | dict.fromkeys(POINTED, f"({at})") | {"drag": f"({at}, {to})"}
     forms |= {"type": '("text")', "key": '("key")', "open": '("app")', "answer": '("text")'}
     forms |= {"scroll": f"({' or '.join(json.dumps(one) for one in DIRECTIONS)})"}
     if elements:
-        forms |= dict.fromkeys(_POINTED, "(n)") | {"type": '(n, "text")', "drag": "(n, m)"}
+        forms |= dict.fromkeys(POINTED, "(n)") | {"type": '(n, "text")', "drag": "(n, m)"}
     known = [f"{kind.replace('-', '_')}{forms[kind]}" for kind in kinds]
     last = ["Loops may be written as `for n in [2, 5]:` or `for n in range(2, 6):`."]
     if elements:
         last.append("An element is named by its number, such as click(3).")
-    if places and {*_POINTED, "drag"} & {*kinds}:
+    if places and {*POINTED, "drag"} & {*kinds}:
         last.append(f"Places, {at}, are in {numbers.says()}.")
     how = f"Answer with a short program, one call a line and at most {MOST}, of"
     return "\n".join([how, *known, " ".join(last)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import threading
 from collections import OrderedDict, defaultdict
@@ -67,7 +68,7 @@ class Renderer:
 
         Raises UserError if there is no such browser, or it failed repeatedly.
         """
-        key = f"{key}\n{page.html}"
+        key = f"{key}\n{hashlib.sha256(page.html.encode()).hexdigest()}"  # pages are as large as their pictures
         with self._lock:
             if key in self._kept:
                 self._kept.move_to_end(key)

@@ -76,7 +76,8 @@ def _done(action: Action, size: Size, of: overlays.OverlaySource, image: int) ->
     elif action.at and action.to:
         way = (*action.at, *action.to)
     else:
-        return [overlays.point_overlay(action.at, size, of, words(action), image)] if action.at else []
+        spot = action.at or action.to
+        return [overlays.point_overlay(spot, size, of, words(action), image)] if spot else []
     at = convert_coordinates(way, CoordinateFormat.PIXELS, CoordinateFormat.UNIT, size)
     return [Overlay(kind="path", coordinates=at, source=of, label=words(action), image=image)]
 

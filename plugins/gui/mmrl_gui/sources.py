@@ -13,7 +13,7 @@ from typing import Any
 from mmrl import UserError
 from mmrl.api.tasks.tables import DataTable, resolve_image
 from mmrl_gui.geometry import is_number
-from mmrl_gui.tables import Table, first, parsed, text_of
+from mmrl_gui.tables import Table, first, parsed, picture_key, text_of
 
 IMAGE_KEYS = ("img_filename", "image", "image_path", "img", "file_name", "screenshot")
 TEXT_KEYS = ("instruction", "problem", "expression", "text", "question")
@@ -57,12 +57,12 @@ def elements(tables: list[Table], boxes: str | None) -> Elements:
 
 
 def _key(rows: DataTable, row: int) -> str:
-    """The picture's path in a row; for an unreadable row, which raises when it is used, its location."""
+    """The picture of a row, see `picture_key`; for an unreadable row, which raises when it is used, its location."""
     try:
         image = first(rows[row], IMAGE_KEYS)
     except UserError:
         image = None
-    return image if isinstance(image, str) else f"{rows.name} {row}"
+    return picture_key(image) or f"{rows.name} {row}"
 
 
 def _plain(row: Mapping[str, Any], table: Table, boxes: str | None) -> dict[str, Any]:

@@ -13,8 +13,11 @@ from typing import Any
 
 from mmrl import Case, Conversation, Score, UserError, user_message
 from mmrl.api.services import Dtype, check_vision_language, vision_language
+from mmrl.api.simulators.gui import Element
 from mmrl_gui.actions import NoAction, read, write
 from mmrl_gui.coordinates import Numbers, numbers_of
+from mmrl_gui.filmstrip import seen_in
+from mmrl_gui.programs import read_program
 
 QUESTION = (
     "The first picture shows a screen, and the second the same screen after this action: {action}. Did that do the following: "
@@ -119,11 +122,12 @@ def moves(case: Case) -> list[tuple[Any, Any, str]]:
     episode has no pictures."""
     rollout = case.rollout
     assert isinstance(rollout, Conversation), "the spec asks for it"
-    shown = [_last(rollout.prompt.images)] + [_last(_pictures(turn.messages)) for turn in rollout.turns[1:]]
-    if any(picture is None for picture in shown):
+    shown = [seen_in(rollout.prompt.messages), *(seen_in(turn.messages) for turn in rollout.turns[1:])]
+    if any(one.picture is None for one in shown):
         raise UserError('the episode has no pictures: set observe = "picture" or "both" in the task\'s options')
     numbers = numbers_of(case)
-    return [(a, b, _said(turn.text, numbers)) for a, b, turn in zip(shown, shown[1:], rollout.turns, strict=False)]
+    turns = zip(shown, shown[1:], rollout.turns, strict=False)
+    return [(a.picture, b.picture, _said(turn.text, numbers, a.elements)) for a, b, turn in turns]
 
 
 def first_reached(table: Sequence[Sequence[bool]], count: int, won: int | None) -> list[int | None]:
@@ -166,26 +170,16 @@ def _score(goals: Sequence[str], reached: Sequence[int | None], turns: int) -> S
     return Score(len(done) / len(goals), detail=detail[:200], steps=tuple(steps))
 
 
-def _said(completion: str, numbers: Numbers) -> str:
-    """The action of a turn, described by mmrl."""
+def _said(completion: str, numbers: Numbers, elements: Sequence[Element]) -> str:
+    """The action of a turn, or those of its program, described by mmrl as `mmrl_gui.tracking` does."""
     try:
-        return write(read(completion, numbers, tags="<answer>" in completion), "brief")[:LONGEST]
+        actions = [read(completion, numbers, elements, tags="<answer>" in completion)]
     except NoAction:
-        return UNREAD
-
-
-def _pictures(messages: Sequence[Mapping[str, Any]]) -> list[Any]:
-    return [
-        part["image"]
-        for message in messages
-        if not isinstance(message["content"], str)
-        for part in message["content"]
-        if part["type"] == "image"
-    ]
-
-
-def _last(pictures: Sequence[Any]) -> Any:
-    return pictures[-1] if pictures else None
+        try:
+            actions = [call.action for call in read_program(completion, numbers, elements)]
+        except NoAction:
+            return UNREAD
+    return "; ".join(write(action, "brief") for action in actions)[:LONGEST]
 
 
 def asked(question: str, action: str, subgoal: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -59,6 +60,11 @@ def parsed(value: Any) -> Any:
 def first(row: Mapping[str, Any], keys: tuple[str, ...]) -> Any:
     """The value of the first key with a nonempty value."""
     return next((row[key] for key in keys if row.get(key) not in (None, "")), None)
+
+
+def picture_key(image: Any) -> str:
+    """What tells a picture from others: its path, or the hash of one that is in the table; empty for none or several."""
+    return hashlib.sha256(image).hexdigest() if isinstance(image, bytes) else image if isinstance(image, str) else ""
 
 
 def text_of(row: Mapping[str, Any], keys: tuple[str, ...]) -> str:

@@ -206,21 +206,29 @@ def _tags(case: Case) -> bool:
 
 
 def _parts(true: Action) -> list[str]:
-    named = {"grounding": true.at is not None and true.kind != "scroll", "text": bool(true.text), "direction": true.direction}
+    named = {
+        "grounding": (true.at is not None or true.to is not None) and true.kind != "scroll",
+        "text": bool(true.text),
+        "direction": true.direction,
+    }
     return ["type", *(name for name, there in named.items() if there)]
 
 
 def _there(found: Action, true: Action, box: Sequence[float] | None, numbers: Numbers) -> bool:
-    """Whether the positions of an action are right."""
-    assert found.at and true.at
+    """Whether the positions of an action are right; a drag without a start begins where the pointer is."""
+    if found.at is None or true.at is None:
+        return found.at is true.at and _near_end(found, true, numbers)
     screen = numbers.image or (1000, 1000)
     right = geometry.inside(found.at, box) if box else geometry.apart(found.at, true.at, screen) <= NEAR
     if box and not right and numbers.is_coarse:  # what is written for the middle of the box is the closest possible
         cell = numbers.pixels(numbers.written(geometry.middle(box)))
         right = geometry.apart(found.at, cell, screen) < 1e-9
-    if true.to is None or not right:
-        return right
-    return found.to is not None and geometry.apart(found.to, true.to, screen) <= NEAR
+    return right and (true.to is None or _near_end(found, true, numbers))
+
+
+def _near_end(found: Action, true: Action, numbers: Numbers) -> bool:
+    assert true.to
+    return found.to is not None and geometry.apart(found.to, true.to, numbers.image or (1000, 1000)) <= NEAR
 
 
 def _same_text(found: Action, true: Action, how: str) -> bool:

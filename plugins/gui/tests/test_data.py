@@ -14,6 +14,7 @@ from PIL import Image
 from broken_rows import faults_of
 from mmrl import Case, CoordinateFormat, ImageProcessing, UserError
 from mmrl.algorithms.signals import weight_of
+from mmrl.api.media.images import load_image
 from mmrl.api.simulators.gui import Action
 from mmrl.registry import plugins
 from mmrl.testing import check_task, check_verifier
@@ -192,6 +193,40 @@ def test_the_smallest_box_around_a_click_is_what_it_is_about(tmp_path, pictures)
     task = NextAction(path=str(path), images=str(pictures), shares={"test": 1})
     assert sorted(p.meta["boxes"] for p in every(task)) == [[(5, 6, 40, 40)], [(7, 8, 20, 20)]]
     assert trajectories.smallest(None, (1, 1)) is None
+
+
+@pytest.mark.parametrize("embedded", [True, False])
+@pytest.mark.parametrize("kind", [GroundingData, NextAction])
+def test_no_picture_is_in_two_splits_without_an_episode_too(tmp_path, kind, embedded):
+    """ScreenSpot asks about several elements of a screen, and data sets come with their pictures in the table."""
+    pa, rows = pytest.importorskip("pyarrow"), []
+    for number in range(36):
+        path = tmp_path / f"{number % 6}.png"
+        Image.new("RGB", (120, 90), (40 * (number % 6), 0, 0)).save(path)
+        image = {"bytes": path.read_bytes(), "path": None} if embedded else path.name
+        rows.append(
+            {"image": image, "instruction": f"do {number}", "action": '{"action": "click", "x": 5, "y": 5}', "box": [1, 1, 9, 9]}
+        )
+    pytest.importorskip("pyarrow.parquet").write_table(pa.Table.from_pylist(rows), tmp_path / "rows.parquet")
+    task = kind(path=str(tmp_path / "rows.parquet"), shares={"train": 0.5, "test": 0.5})
+    seen = {split: {load_image(p.images[0]).getpixel((0, 0)) for p in task.prompts(split, 0)} for split in ("train", "test")}
+    train, test = seen.values()
+    assert len(train | test) == 6 and not train & test
+
+
+def test_a_box_without_an_area_is_none_and_in_uishift_what_was_published(tmp_path, pictures):
+    """As in 7 of the 3,870 rows of its test file, which were left out."""
+    row = {
+        "screenshot": "mobile_0.png",
+        "goal": "x",
+        "action": {"action_type": "click", "x": 50, "y": 40},
+        "bbox": [50, 30, 50, 60],
+    }
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row))
+    found = {"path": str(tmp_path / "rows.jsonl"), "images": str(pictures), "shares": {"test": 1}}
+    (ours,), (theirs,) = every(NextAction(**found)), every(NextAction(**found, style="uishift"))
+    assert ours.meta["true"]["box"] is None and ours.meta["boxes"] == []
+    assert theirs.answer == {"action_type": "click", "x": 50, "y": 40, "bbox": [50, 30, 50, 60]}
 
 
 def test_the_test_file_of_ui_r1_has_its_actions_under_gt(tmp_path, pictures):

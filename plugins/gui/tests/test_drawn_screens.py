@@ -219,6 +219,7 @@ def test_pages_are_rendered_once_and_kept_within_a_bound(fake, monkeypatch):
     for one in drawn:
         renderer.show(one)
     assert len(renderer._kept) <= 3 and fake[0].opened == fake[0].closed == 6
+    assert all(len(key) < 100 for key in renderer._kept), "the pages themselves, of 20 KB and more, aren't kept"
     assert renderer.show(drawn[5]).pictures[0].size == (1280, 800) and fake[0].opened == 6
 
 

@@ -3,10 +3,11 @@
 import json
 
 import pytest
+from mmrl_gui import verifiers
 from mmrl_gui.episodes import APART, Episodes
 from PIL import Image
 
-from mmrl import CoordinateFormat, EnvironmentFailed, ImageProcessing, NoGold, Reply, UserError
+from mmrl import Case, CoordinateFormat, EnvironmentFailed, ImageProcessing, NoGold, Reply, UserError
 from mmrl.api.episodes import Conversation
 from mmrl.api.simulators.gui import Action, Element, ScreenObservation
 
@@ -101,6 +102,15 @@ def test_an_episode_of_one_click(screens):
     assert reply.outcome == {"success": 1.0, "raw_reward": 1.0, "reward": 0.9, "steps": 1.0, "refused": 0.0}
     (wrong,) = play(task, prompt, '{"action": "click", "x": 75, "y": 75}')
     assert wrong.outcome["success"] == 0.0 and wrong.outcome["raw_reward"] == -1.0
+
+
+def test_an_episode_that_is_cut_off_is_no_better_than_a_failed_one(screens):
+    """MiniWoB++ pays -1 for running out of time; with 0, a policy that never ends would have been the better one."""
+    task = Episodes(simulator="fake/x", pages=["two"])
+    (reply,) = play(task, task.prompts("train", 0)[0], '{"action": "wait"}')
+    assert not reply.terminated and reply.outcome == {"success": 0.0, "steps": 1.0, "refused": 0.0}
+    cut = Case(completion="", outcome=reply.outcome)
+    assert (verifiers.raw_reward(cut), verifiers.decayed_reward(cut), verifiers.success(cut).value) == (-1.0, -1.0, 0.0)
 
 
 def test_every_turn_shows_the_next_screen(screens):

@@ -52,6 +52,7 @@ def test_a_model_is_asked_once_for_an_instruction_on_a_screen():
     made = planner("1. a\n2. b", "1. c")
     assert made("Do {it}.", red) == made("Do {it}.", red.copy()) == ["a", "b"]
     assert made("Do {it}.", blue) == ["c"] and len(made.endpoint.asked) == 2
+    assert all(len(screen) <= 32 for _, screen in made.known), "a run has more screens than fit into memory"
     asked = made.endpoint.asked[0]
     (message,) = asked.messages
     assert [part["type"] for part in message["content"]] == ["image_url", "text"]

@@ -1,15 +1,18 @@
 """Sub-goals: how an instruction is divided, what is asked of a planted model, what each turn is paid, what is refused."""
 
 import itertools
+from dataclasses import replace
 
 import mmrl_gui.subgoals
 import pytest
 import torch
-from mmrl_gui.subgoals import MOST, Subgoals, first_reached, subgoals
+from mmrl_gui.filmstrip import showing
+from mmrl_gui.subgoals import MOST, Subgoals, first_reached, moves, subgoals
 from PIL import Image
 
 from mmrl import Case, Prompt, Status, Turn, UserError, user_message
 from mmrl.api.episodes import Conversation
+from mmrl.api.simulators.gui import Element
 from mmrl.registry import plugins
 
 TINY = "tiny:qwen3_vl:hidden=32,layers=1"
@@ -159,6 +162,16 @@ def test_the_model_sees_the_screens_around_the_turn_and_the_action_in_our_words(
     )
     assert "none that could be read" in texts[2] and "yes yes" not in texts[2] and "Ignore" not in texts[0]
     assert len(texts[4]) < 400 and "type aaa" in texts[4]
+
+
+@pytest.mark.parametrize("text", ["click [1]", '{"action": "click", "element": 1}', "click(1)\nwait()"])
+def test_an_action_on_an_element_by_its_number_is_described(text):
+    """With observe = "both", and in programs: they were asked about as none that could be read."""
+    one = case([0, 1], [text, "wait"])
+    seen = showing(one.rollout.prompt.messages[0], (Element(box=(2, 2, 8, 10), role="button", text="ONE"),))
+    rollout = replace(one.rollout, prompt=replace(one.rollout.prompt, messages=[seen]))
+    ((_, _, did),) = moves(replace(one, rollout=rollout))
+    assert did == ("click 5 6; wait" if "wait" in text else "click 5 6")
 
 
 def test_a_small_model_answers_the_same_however_many_are_asked():

@@ -166,6 +166,10 @@ STEPS = [
     ("drag 60 40 200 200", {"kind": "drag", "at": [50, 40], "to": [210, 200]}, BOX, 1),
     ("drag 60 40 300 200", {"kind": "drag", "at": [50, 40], "to": [210, 200]}, BOX, 0),
     ("drag 10 10 210 200", {"kind": "drag", "at": [50, 40], "to": [210, 200]}, BOX, 0),
+    ("drag 210 200", {"kind": "drag", "at": [50, 40], "to": [210, 200]}, BOX, 0),
+    ("drag 200 200", {"kind": "drag", "to": [210, 200]}, None, 1),
+    ("drag 300 200", {"kind": "drag", "to": [210, 200]}, None, 0),
+    ("drag 50 40 210 200", {"kind": "drag", "to": [210, 200]}, None, 0),
     ("nothing", CLICK, BOX, 0),
     ("", {"kind": "wait"}, None, 0),
 ]

@@ -62,7 +62,7 @@ class TrlRewards(ForeignRewards):
     but for `interop/trl-whole`.
 
     functions: path.py:function or package.module:function; several as a list, or with weights as a table.
-    range: [lowest, highest] sum that they can give, which become 0 and 1; by default 0 and the sum of the weights.
+    range: [lowest, highest] sum that they can give, which become 0 and 1; by default those of functions which give 0 to 1.
     answer: name of the column with the answer, such as "solution" or "ground_truth".
     conversational: completions are messages, as for chat models, and not texts.
     """
@@ -108,7 +108,7 @@ class VerlRewards(ForeignRewards):
     answer, and the extra info `Prompt.meta`.
 
     functions: path.py:function or package.module:function; several as a list, or with weights as a table.
-    range: [lowest, highest] sum that they can give, which become 0 and 1; by default 0 and the sum of the weights.
+    range: [lowest, highest] sum that they can give, which become 0 and 1; by default those of functions which give 0 to 1.
     data_source: by default what `Prompt.meta` has under this name.
     arguments: more keyword arguments, as verl's `reward_kwargs`.
     """

@@ -16,6 +16,7 @@ from mmrl_video.data.questions import question
 from mmrl_video.data.temporal import TemporalData
 from mmrl_video.data.tracking import TrackingData
 from mmrl_video.drawn.films import encode
+from PIL import Image
 
 from mmrl import Case, UserError
 from mmrl.api.media.decoding import cached_frames
@@ -226,6 +227,17 @@ def test_no_clip_is_in_two_splits_under_whichever_name(filmed, table):
     assert [p.id for p in task.prompts("train", 0)] == [p.id for p in task.prompts("train", 9)]
     own = TemporalData(path=table("t.json", rows), videos=str(filmed), test_path=table("u.json", rows[:3]))
     assert len(own.prompts("train", 0)) == 16 and len(own.prompts("test", 0)) == 3
+
+
+def test_no_picture_is_in_two_splits(tmp_path):
+    """Questions about pictures stand beside those about clips, as in Video-R1's data."""
+    for number in range(6):
+        Image.new("RGB", (8, 8), (40 * number, 0, 0)).save(tmp_path / f"{number}.png")
+    rows = [{"image": f"{i % 6}.png", "problem": f"Which {i}?", "solution": "red"} for i in range(36)]
+    (tmp_path / "q.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    task = QuestionData(path=str(tmp_path / "q.jsonl"), shares={"train": 0.5, "test": 0.5})
+    train, test = ({p.images[0] for p in task.prompts(split, 0)} for split in ("train", "test"))
+    assert len(train | test) == 6 and not train & test
 
 
 @pytest.mark.parametrize(

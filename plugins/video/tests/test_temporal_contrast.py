@@ -25,6 +25,20 @@ def test_the_bonus_needs_four_fifths_of_the_shuffled_accuracy():
     assert bonuses([1.0, 0.5], [1.0]) == [0.0, 0.0]  # 0.75 of it
 
 
+def test_what_is_right_is_what_the_verifier_of_the_task_says():
+    """Video-R1 reads the column of its accuracy alone; the form would have been paid."""
+    rule = TemporalContrast(verifier=["letter", "span"])
+    wrong, right, timed = (
+        Score(1.0, parts={"letter": 0.0, "form": 1.0}),
+        Score(1.0, parts={"letter": 1.0}),
+        Score(0.5, parts={"span": 0.5}),
+    )
+    rule.check(["letter", "form", "span"])
+    assert rule.known([wrong, right, timed]) == [0.0, 1.0, 0.5]
+    assert [rule.paid(score, True) for score in (wrong, right, timed)] == [0.0, 0.3, 0.3]
+    TemporalContrast().check(["letter", "letter"])
+
+
 @pytest.mark.parametrize(
     ("options", "verifiers", "why"),
     [
@@ -32,6 +46,8 @@ def test_the_bonus_needs_four_fifths_of_the_shuffled_accuracy():
         ({"ratio": 0.0}, ["a"], "ratio = 0.0 must be above 0"),
         ({"share": 1.5}, ["a"], "share = 1.5 must be above 0 and at most 1"),
         ({"verifier": "c"}, ["a", "b"], "options.verifier names 'c', which rewards nothing here: a, b"),
+        ({"verifier": ["a", "c"]}, ["a", "b"], "options.verifier names 'c', which rewards nothing here: a, b"),
+        ({}, ["a", "b"], "options.verifier must name the one that says what is right, and not the form: a, b"),
         ({}, [], "it needs verifiers, and this stage is scored by labels alone: leave one of them out"),
     ],
 )

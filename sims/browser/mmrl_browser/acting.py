@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from mmrl.api.simulators.gui import Action, Point
 from mmrl_browser.page import CLOCK, Page
 
-ACTIONS = frozenset(("click", "double-click", "long-press", "drag", "scroll", "type", "key", "wait", "back", "open"))
+ACTIONS = frozenset(
+    ("click", "double-click", "right-click", "long-press", "hover", "drag", "scroll", "type", "key", "wait", "back", "open")
+)
 TYPED, INSERTED = 200, 10_000
-"""Maximum characters typed key by key, and inserted at once; longer texts are refused."""
+"""Maximum characters typed key by key, and inserted line by line; longer texts are refused."""
 LONG_PRESS_MS = 700
 STEPS = 4
 """Mouse moves of a drag."""
@@ -43,24 +46,33 @@ async def perform(page: Page, action: Action) -> None:
     hangs."""
     mouse, keyboard = page.page.mouse, page.page.keyboard
     kind = action.kind
-    if kind in ("click", "double-click", "long-press"):
-        x, y = on_screen(page, action.at)
-        times = 2 if kind == "double-click" else 1
-        await page.within("a click", _press(page, x, y) if kind == "long-press" else mouse.click(x, y, click_count=times))
+    if kind in ("click", "double-click", "right-click"):
+        x, y = page.pointer = on_screen(page, action.at)
+        times, button = 2 if kind == "double-click" else 1, "right" if kind == "right-click" else "left"
+        await page.within("a click", mouse.click(x, y, click_count=times, button=button))
+    elif kind in ("long-press", "hover"):
+        x, y = page.pointer = on_screen(page, action.at)
+        await page.within(
+            "a press" if kind == "long-press" else "a move", _press(page, x, y) if kind == "long-press" else mouse.move(x, y)
+        )
     elif kind == "drag":
-        start, end = on_screen(page, action.at), on_screen(page, action.to)
+        if action.at is None and page.pointer is None:
+            raise Refused("the drag needs a place where it starts: the pointer was nowhere yet")
+        start, end = on_screen(page, action.at or page.pointer), on_screen(page, action.to)
+        page.pointer = end
         await page.within("a drag", _drag(page, start, end))
     elif kind == "scroll":
         if action.direction is None:
             raise Refused("a scroll needs a direction: up, down, left or right")
-        x, y = on_screen(page, action.at) if action.at else (page.size[0] / 2, page.size[1] / 2)
+        x, y = page.pointer = on_screen(page, action.at) if action.at else (page.size[0] / 2, page.size[1] / 2)
         await page.within("scrolling", _scroll(page, x, y, action.direction))
     elif kind == "type":
         if len(action.text) > INSERTED:
             raise Refused(f"a text of {len(action.text):,} characters is too long to type: at most {INSERTED:,}")
-        await page.within(
-            "typing", keyboard.type(action.text) if len(action.text) <= TYPED else keyboard.insert_text(action.text)
-        )
+        text = action.text.replace("\r\n", "\n")
+        if (lines := text.count("\n") + 1) > TYPED:
+            raise Refused(f"a text of {lines:,} lines is too long to type: at most {TYPED:,}")
+        await page.within("typing", _type(keyboard, text))
     elif kind == "key":
         await page.within("a key", keyboard.press(key_of(action.text)))
     elif kind == "back":
@@ -96,6 +108,18 @@ def key_of(text: str) -> str:
     if key is None:
         raise Refused(f"{text!a} is no key: such as Enter, Tab, ArrowDown, a, Control+A; other signs are typed")
     return "+".join([*(name for name in held if name), key])
+
+
+async def _type(keyboard: Any, text: str) -> None:
+    """Types a text; a line break is the key Enter."""
+    if len(text) <= TYPED:
+        await keyboard.type(text)
+        return
+    first, *others = text.split("\n")
+    await keyboard.insert_text(first)
+    for line in others:
+        await keyboard.press("Enter")
+        await keyboard.insert_text(line)
 
 
 async def _press(page: Page, x: float, y: float) -> None:

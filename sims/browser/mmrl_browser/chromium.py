@@ -26,6 +26,7 @@ def arguments(proxy_port: int) -> list[str]:
     return [
         *("--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars", "--mute-audio", "--no-first-run"),
         *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-extensions"),
+        "--disable-smooth-scrolling",  # it takes real time
         "--disable-partial-raster",  # with partial raster, earlier content shows at the edges of new content
         *("--disable-quic", "--disable-domain-reliability", "--disable-client-side-phishing-detection", "--no-pings"),
         "--disable-features=DnsOverHttps,Translate,OptimizationHints,MediaRouter,AutofillServerCommunication,HttpsUpgrades,"

@@ -37,13 +37,68 @@
   });
   real.Date.prototype.constructor = window.Date;
 
+  AbortSignal.timeout = (ms) => {
+    const control = new AbortController();
+    later(() => control.abort(new DOMException("signal timed out", "TimeoutError")), ms, [], false);
+    return control.signal;
+  };
+  if (window.scheduler) {
+    const post = scheduler.postTask.bind(scheduler);
+    scheduler.postTask = (callback, {delay = 0, ...given} = {}) => new Promise((done, failed) => {
+      const begin = () => post(callback, given).then(done, failed);
+      if (delay > 0) later(begin, delay, [], false);
+      else begin();
+    });
+  }
+  const stamps = new WeakMap(); // event -> the page's time when it was first asked for, which is in its first listener
+  Object.defineProperty(Event.prototype, "timeStamp", {configurable: true, enumerable: true, get() {
+    if (!stamps.has(this)) stamps.set(this, now);
+    return stamps.get(this);
+  }});
+
+  const still = new CSSStyleSheet();
+  still.replaceSync(":root { caret-animation: manual; }"); // a caret blinks in real time
+  document.adoptedStyleSheets.push(still);
+  let unmoved = true; // Chromium tells some new pages, and others not, that a pointer which nobody moved is at 0, 0
+  const moves = (event) => {
+    unmoved &&= event.clientX === 0 && event.clientY === 0;
+    if (unmoved) event.stopImmediatePropagation();
+  };
+  for (const kind of ["mouse", "pointer"]) {
+    for (const type of ["over", "enter", "move"]) window.addEventListener(kind + type, moves, true);
+  }
+
   window.close = () => {}; // an episode needs its page
 
   const channel = new MessageChannel();
   const resume = [];
   channel.port1.onmessage = () => resume.shift()();
   const breath = () => new Promise((done) => { resume.push(done); channel.port2.postMessage(0); }); // promises go on meanwhile
+  const drawn = () => new Promise((done) => real.frame(() => real.frame(done)));
+  const ROUNDS = 5; // of animations that begin where others end
+  const moved = new WeakMap(); // endless animation -> the page's time to which it was moved
+  const settle = async () => { // animations that end are over at once, endless ones stand where the page's time is
+    const going = () => document.getAnimations().filter((a) => a.playState === "running" && a.effect && a.timeline === document.timeline);
+    const ends = (a) => Number.isFinite(a.effect.getComputedTiming().endTime);
+    for (let round = 0; round < ROUNDS; round++) {
+      const ending = going().filter((a) => ends(a) && a.playbackRate);
+      if (!ending.length) break;
+      for (const a of ending) a.finish();
+      await drawn(); // their events come with the next frame
+    }
+    for (const a of going().filter((a) => !ends(a))) {
+      a.playbackRate = 0; // and not pause(), which would take `animation-play-state` from the page
+      a.currentTime = moved.has(a) ? a.currentTime + now - moved.get(a) : 0;
+    }
+    for (const a of document.getAnimations()) moved.set(a, now);
+    for (const svg of document.querySelectorAll("svg")) {
+      if (svg.ownerSVGElement || !svg.querySelector("animate, animateTransform, animateMotion, set")) continue;
+      svg.pauseAnimations();
+      svg.setCurrentTime(now / 1000);
+    }
+  };
   const run = async (ms) => {
+    await settle();
     const end = now + ms;
     for (let count = 0; count < MOST; count++) {
       let next = null;
@@ -59,7 +114,7 @@
     }
     now = end;
     await breath();
+    await settle();
   };
-  const drawn = () => new Promise((done) => real.frame(() => real.frame(done)));
   Object.defineProperty(window, name, {value: Object.freeze({run, drawn}), enumerable: false});
 })

@@ -79,8 +79,8 @@ class Driver:
     # -- pages ------------------------------------------------------------------------------------------------------------
 
     async def page(self, shape: Shape, wanted: tuple[str, int]) -> Page:
-        """A page for exclusive use, preferably one that already shows the `wanted` address and seed. Raises EnvironmentFailed if
-        none can be opened."""
+        """A page for exclusive use, preferably one that already shows the `wanted` address and seed. Call it without a slot: the
+        pages in preparation for which it may wait need one. Raises EnvironmentFailed if none can be opened."""
         async with self._prepared:
             idle = self._idle.setdefault(shape, [])
             while not idle and self._preparing.get(shape, 0) > SPARE:
@@ -95,7 +95,7 @@ class Driver:
                 idle.remove(best)
                 return best
         try:
-            async with asyncio.timeout(PATIENCE_S):
+            async with self.turn, asyncio.timeout(PATIENCE_S):
                 return await Page.opened(await self._launched(), shape, self.site)
         except Exception as error:
             raise EnvironmentFailed(f"no page could be opened: {first_line(error)}") from error

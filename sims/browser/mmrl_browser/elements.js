@@ -6,6 +6,7 @@
   const getter = (proto, name) => { const get = Object.getOwnPropertyDescriptor(proto, name).get; return (e) => get.call(e); };
   const method = (name) => (e, ...given) => Element.prototype[name].apply(e, given);
   const childNodes = getter(Node.prototype, "childNodes"), children = getter(Element.prototype, "children"), tagName = getter(Element.prototype, "tagName"), innerText = (e) => (e instanceof HTMLElement ? getter(HTMLElement.prototype, "innerText")(e) : getter(Node.prototype, "textContent")(e));
+  const shadowRoot = getter(Element.prototype, "shadowRoot");
   const parentElement = getter(Node.prototype, "parentElement"), contains = (e, other) => Node.prototype.contains.call(e, other);
   const attribute = method("getAttribute"), has = method("hasAttribute"), matches = method("matches"), query = method("querySelector"), rect = method("getBoundingClientRect");
   const doing = new Set(["button", "link", "checkbox", "radio", "switch", "tab", "menuitem", "menuitemcheckbox", "option", "textbox", "searchbox", "combobox", "slider", "spinbutton", "treeitem", "gridcell"]);
@@ -36,16 +37,24 @@
   const places = [];
   for (let i = 1; i < 10; i++) for (let j = 1; j < 10; j++) places.push([i / 10, j / 10]);
   places.sort((a, b) => Math.hypot(a[0] - 0.5, a[1] - 0.5) - Math.hypot(b[0] - 0.5, b[1] - 0.5));
+  const root = (e) => Node.prototype.getRootNode.call(e);
   const shows = (e, top) => top && (top === e || contains(e, top) || contains(top, e) || (e.labels && [...e.labels].some((l) => contains(l, top))));
-  const seen = (e, x1, y1, x2, y2) => {
+  // view: where the document of an element is on the screen, and what of it is seen; `frames` are those that it is in.
+  const seen = (e, view, x1, y1, x2, y2) => {
     for (const [i, j] of places) {
       const x = x1 + i * (x2 - x1), y = y1 + j * (y2 - y1);
-      if (shows(e, document.elementFromPoint(x, y))) return [x, y];
+      const uncovered = view.frames.every(([frame, at]) => root(frame).elementFromPoint(x - at.left, y - at.top) === frame);
+      if (uncovered && shows(e, root(e).elementFromPoint(x - view.left, y - view.top))) return [x, y];
     }
     return null;
   };
+  const inside = (frame, view) => { // of a frame's document
+    const r = rect(frame), left = view.left + r.left + frame.clientLeft, top = view.top + r.top + frame.clientTop;
+    const edges = {x1: Math.max(view.x1, left), y1: Math.max(view.y1, top), x2: Math.min(view.x2, left + frame.clientWidth), y2: Math.min(view.y2, top + frame.clientHeight)};
+    return {left, top, ...edges, frames: [...view.frames, [frame, view]]};
+  };
   const found = [];
-  const visit = (e, within) => {
+  const visit = (e, within, view) => {
     if (found.length >= 2000 || (skip && matches(e, skip))) return;
     const style = getComputedStyle(e);
     if (style.display === "none") return;
@@ -55,9 +64,10 @@
     const written = own(e);
     if ((active || (!within && (written || picture))) && style.visibility === "visible" && style.opacity !== "0") {
       const r = rect(e);
-      const x1 = Math.max(r.left, 0), y1 = Math.max(r.top, 0), x2 = Math.min(r.right, width), y2 = Math.min(r.bottom, height);
+      const x1 = Math.max(view.left + r.left, view.x1), x2 = Math.min(view.left + r.right, view.x2);
+      const y1 = Math.max(view.top + r.top, view.y1), y2 = Math.min(view.top + r.bottom, view.y2);
       if (x2 - x1 >= 2 && y2 - y1 >= 2) {
-        const spot = seen(e, x1, y1, x2, y2);
+        const spot = seen(e, view, x1, y1, x2, y2);
         if (spot) {
           const text = squeeze(innerText(e));
           const drawn = picture || !!query(e, "svg,img,canvas");
@@ -65,8 +75,12 @@
         }
       }
     }
-    if (tagName(e) !== "SELECT" && tagName(e).toUpperCase() !== "SVG") for (const child of children(e)) visit(child, within || active);
+    if (tagName(e) === "SELECT" || tagName(e).toUpperCase() === "SVG") return;
+    const shadow = shadowRoot(e); // an open one
+    for (const child of [...children(e), ...(shadow ? shadow.children : [])]) visit(child, within || active, view);
+    const framed = tagName(e) === "IFRAME" ? e.contentDocument : null; // of the same site
+    if (framed && framed.body) visit(framed.body, false, inside(e, view));
   };
-  if (document.body) visit(document.body, false);
+  if (document.body) visit(document.body, false, {left: 0, top: 0, x1: 0, y1: 0, x2: width, y2: height, frames: []});
   return found;
 }

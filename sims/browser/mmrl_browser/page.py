@@ -31,6 +31,9 @@ FETCHING_S = 2.0
 """Real seconds to wait for a page's requests."""
 FRAME_S = 1.0
 """Real seconds to wait for a frame in a page."""
+REPLACED = "context was destroyed"
+"""The browser's error where another document has taken the place of the page's, as a link to `javascript:'text'` does without
+navigating."""
 CLOCK = "__mmrl"
 """Name of the clock in a page."""
 AT_ONCE = 1000.0
@@ -57,6 +60,8 @@ class Page:
         self.browser, self.context, self.page, self.session, self.shape, self.site = browser, context, page, session, shape, site
         self.size = shape.size
         self.broken = False
+        self.pointer: tuple[float, float] | None = None
+        """Where this episode's last action left the pointer."""
         self.notes: list[str] = []
         """Events since the last `taken_notes`."""
         self.episode: Any = None
@@ -133,6 +138,7 @@ class Page:
         """Loads an address, without stored data of the last page. Its random numbers depend on the seed, and its time stops at
         `EPOCH_MS`."""
         self._episodes += 1
+        self.pointer = None
         if self.prepared != (url, seed):
             await self.within("going to its address", self._shown(url, seed))
         elif self._kept:
@@ -188,6 +194,7 @@ class Page:
         await self.within("waiting", self._waited(ms))
 
     async def _waited(self, ms: int) -> None:
+        replaced = False
         for frame in self.page.frames:
             running = frame.evaluate(f"ms => window.{CLOCK} && window.{CLOCK}.run(ms)", ms)
             if frame is not self.page.main_frame:  # a frame that isn't loaded, or may not run scripts, never answers
@@ -197,10 +204,11 @@ class Page:
                 continue
             try:
                 await running
-            except Exception:
-                if not self.leaving:
+            except Exception as error:
+                if not self.leaving and REPLACED not in str(error):
                     raise
-        if self.leaving:
+                replaced = True
+        if self.leaving or replaced:
             await self._arrived()
             await self._waited(LOADING_MS)
         elif self._pending:
@@ -265,6 +273,8 @@ class Page:
         url = request.url
         if not self.site.is_ours(url) and not url.startswith(("data:", "blob:", "about:")):
             self.notes.append(f"{url[:80]} was refused: there is no network")
+        elif request.method != "GET":
+            self.notes.append(f"{request.method} {url[:80]} was refused: pages are only read")
 
     def _given(self, request: Any) -> None:
         self._pending.discard(request)

@@ -101,7 +101,7 @@ class BrowserScreen:
         self._done: list[Action] = []
 
     def start(self, page: str, seed: int, picture: bool = True) -> ScreenObservation:
-        return self._driver.run(self._in_turn(self._start(page, self.site.address(page), seed, picture)))
+        return self._driver.run(self._start(page, self.site.address(page), seed, picture))
 
     def act(self, action: Action) -> ScreenObservation:
         if self._page is None or self._page.broken or self._last.terminated:
@@ -134,10 +134,13 @@ class BrowserScreen:
             self._page = None
         wanted = (address, {"nothing": seed, "prepare": 0, "keep": -1}[self.site.after])  # -1 tells kept pages from prepared ones
         if self._page is None:
-            self._page = await self._driver.page(self.browser.shape, wanted)
+            self._page = await self._driver.page(self.browser.shape, wanted)  # without a slot: what it waits for needs one
         self._name, self._done = name, []
-        await self._page.show(*wanted)
-        return await self._shown(await self.site.begin(self._page, name, seed), (), picture)
+        return await self._in_turn(self._begun(self._page, wanted, seed, picture))
+
+    async def _begun(self, page: Page, wanted: tuple[str, int], seed: int, picture: bool) -> ScreenObservation:
+        await page.show(*wanted)
+        return await self._shown(await self.site.begin(page, self._name, seed), (), picture)
 
     async def _act(self, action: Action) -> ScreenObservation:
         assert self._page is not None

@@ -4,10 +4,13 @@ import asyncio
 import contextlib
 import os
 import signal
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from mmrl_browser.driver import SPARE
+from mmrl_browser.html import Html
 
 from mmrl import EnvironmentFailed, UserError
 from mmrl.api.simulators.gui import Action, Screens
@@ -51,6 +54,27 @@ def test_what_is_covered_or_unseen_is_no_element(shown):
     assert named(page, "half").click_point[0] < 120
 
 
+def test_elements_in_frames_and_shadow_roots_are_listed_and_can_be_clicked(shown):
+    inner = "<button onclick='this.textContent = 2'>inner</button><p>text</p><p style='height:500px'></p><button>below</button>"
+    screen, page = shown(
+        "<body style='margin:0'><div id=d style='position:absolute;top:150px'>host <b>slotted</b></div>"
+        "<div style='position:absolute;left:60px;top:40px;width:40px;height:40px;background:red' role=button>cover</div>"
+        "<iframe style='position:absolute;left:20px;top:30px;width:200px;height:90px;border:5px solid' id=f></iframe>"
+        f'<script>f.srcdoc = "{inner}"; d.attachShadow({{mode: "open"}}).innerHTML = '
+        "`<slot></slot><button onclick='this.textContent = 1'>shadow</button>`;</script>"
+    )
+    found = {e.text: e for e in page.elements}
+    assert {"inner", "text", "shadow", "slotted"} <= set(found) and "below" not in found
+    x1, y1, _, _ = found["inner"].box
+    assert (x1, y1) == (20 + 5 + 8, 30 + 5 + 8), "its own margin is 8"
+    assert named(screen.act(click(found["inner"])), "2")
+    assert named(screen.act(click(found["shadow"])), "1")
+    covered = (
+        "<body style='margin:0'><iframe srcdoc='<button>under</button>'></iframe><div style='position:fixed;inset:0'>over</div>"
+    )
+    assert [e.text for e in screen.start(covered, 0).elements] == ["over"]
+
+
 def test_icons_fields_and_states(shown):
     _, page = shown(
         '<button aria-label="delete"><svg width=20 height=20><circle r=9 cx=10 cy=10 /></svg></button>'
@@ -92,6 +116,58 @@ def test_drag_scroll_and_long_press(shown):
     assert text_of(screen.act(Action(kind="long-press", at=(70, 60)))).endswith("down70 up70after700")
     assert text_of(screen.act(Action(kind="scroll", direction="down"))) == "y180"
     assert text_of(screen.act(Action(kind="scroll", direction="up"))) == "y0"
+
+
+def test_right_clicks_hovers_and_drags_from_where_the_pointer_is(shown):
+    code = (
+        "<body style='margin:0;height:200px'><p id=p></p><script>const say = (t) => { p.textContent = t; }; let at = '';"
+        "oncontextmenu = (e) => say('menu' + e.clientX); onmousemove = (e) => say('over' + e.clientX);"
+        "onmousedown = (e) => { at = e.clientX; }; onmouseup = (e) => e.button || say(`from${at}to${e.clientX}`);</script>"
+    )
+    screen, _ = shown(code)
+    refused = screen.act(Action(kind="drag", to=(150, 90)))
+    assert "the pointer was nowhere yet" in refused.notes[0] and text_of(refused) == ""
+    assert text_of(screen.act(Action(kind="right-click", at=(70, 60)))) == "menu70"
+    assert text_of(screen.act(Action(kind="hover", at=(50, 60)))) == "over50"
+    assert text_of(screen.act(Action(kind="drag", to=(150, 90)))) == "from50to150"
+    screen.start(code, 1)
+    assert screen.act(Action(kind="drag", to=(150, 90))).notes, "of another episode"
+
+
+MOVES = {
+    "a caret": "<input style='width:200px' autofocus>",
+    "an endless animation": "<style>@keyframes s{to{margin-left:200px}} p{background:red;animation:s 700ms linear infinite}"
+    "</style><p>x",
+    "one that is drawn": "<svg width=300 height=50><rect width=20 height=20><animate attributeName=x to=250 dur=0.7s "
+    "repeatCount=indefinite /></rect></svg>",
+    "the scrolling of a link": "<style>html{scroll-behavior:smooth}</style><body style='background:linear-gradient(red,blue)'>"
+    "<a href='#x'>go</a><p id=x style='position:absolute;top:2000px'>x",
+    "the time of an event": "<p id=p>0<script>onclick = (e) => { p.textContent = e.timeStamp; }</script>",
+    "a task that was put off": "<p id=p>0<script>let n = 0; const f = () => { p.textContent = ++n; "
+    "scheduler.postTask(f, {delay: 100}); }; f()</script>",
+}
+
+
+@pytest.mark.parametrize("code", MOVES.values(), ids=MOVES)
+def test_nothing_moves_with_real_time(shown, code):
+    seen = []
+    for pause in (0.0, 0.13, 0.6):
+        screen, _ = shown(code)
+        time.sleep(pause)
+        clicked = screen.act(Action(kind="click", at=(15, 15)))
+        time.sleep(pause)
+        seen.append([clicked.screenshot.tobytes(), screen.act(Action(kind="wait")).screenshot.tobytes()])
+        screen.close()
+    assert seen[0] == seen[1] == seen[2]
+
+
+def test_what_follows_a_transition_comes_with_its_action(shown):
+    code = (
+        "<div id=d style='width:20px;transition:width 300s'></div><button onclick=\"d.style.width = '90px'\">go</button>"
+        "<p id=p>0</p><script>d.ontransitionend = () => setTimeout(() => { p.textContent = 'over'; }, 300);</script>"
+    )
+    screen, page = shown(code)
+    assert text_of(screen.act(click(named(page, "go")))) == "over"
 
 
 def test_time_passes_with_actions_alone(shown):
@@ -153,12 +229,35 @@ def test_many_at_once_are_as_one_after_the_other(html):
         assert list(pool.map(play, range(6))) == alone
 
 
+def test_a_start_never_waits_with_a_slot_for_pages_whose_preparation_needs_one(browser, monkeypatch):
+    """Where all slots were held by such starts, everything stood still for ever."""
+    screens = Html(size=[310, 230])  # no other test's pages have this size
+    driver, ended, began = screens._driver, [screens.open() for _ in range(SPARE + 1)], []
+    for screen in ended:
+        screen.start(COUNT, 0)
+    monkeypatch.setattr(driver, "turn", asyncio.Semaphore(1))
+    driver.run(driver.turn.acquire())
+    screen = screens.open()
+    threading.Thread(target=lambda: began.append(screen.start(COUNT, 1)), daemon=True).start()
+    until = time.monotonic() + 5
+    while not driver.turn._waiters and time.monotonic() < until:
+        time.sleep(0.01)
+    for other in ended:
+        other.close()  # their pages are now prepared, as soon as there is a slot
+    driver._loop.call_soon_threadsafe(driver.turn.release)
+    while not began and time.monotonic() < until:
+        time.sleep(0.01)
+    assert began and began[0].screenshot is not None
+    screen.close()
+
+
 ASIDE = """<body><a href="https://example.com/x">secure</a> <a href="http://example.com/x">plain</a>
 <button onclick="alert('hello')">dialog</button> <button onclick="window.open('about:blank')">popup</button>
 <a download="x.txt" href="data:text/plain,abc">download</a>
 <button onclick="fetch('http://127.0.0.1:22/').catch(() => 0)">local</button>
 <button onclick="location.href = 'file:///etc/passwd'">file</button> <button onclick="location.href = 'chrome://settings'">own</button>
-<form action="http://example.com/form" method=post><button>form</button></form></body>"""
+<form action="http://example.com/form" method=post><button>form</button></form>
+<form method=post><button>own form</button></form></body>"""
 
 
 @pytest.mark.parametrize(
@@ -171,6 +270,7 @@ ASIDE = """<body><a href="https://example.com/x">secure</a> <a href="http://exam
         ("download", "a download ('x.txt') was refused"),
         ("local", "http://127.0.0.1:22/ was refused"),
         ("form", "http://example.com/form was refused"),
+        ("own form", "was refused: pages are only read"),
         ("file", ""),
         ("own", ""),
     ],
@@ -180,6 +280,12 @@ def test_a_page_leads_nowhere_else(shown, what, note):
     after = screen.act(click(named(page, what)))
     assert any(note in said for said in after.notes) if note else True
     assert [e.text for e in after.elements] == [e.text for e in page.elements], "it is still there"
+
+
+def test_a_link_whose_script_gives_the_next_page_leads_there(shown):
+    for _ in range(6):  # sooner or later than the browser tells of it
+        screen, page = shown("""<a href="javascript:'<p>next</p>'">go</a>""")
+        assert text_of(screen.act(click(named(page, "go")))) == "next"
 
 
 def test_leaving_is_never_held_up(shown):
@@ -208,6 +314,19 @@ def test_an_action_without_sense_does_nothing_and_is_noted(shown, action, why):
     after = screen.act(action)
     assert why in after.notes[0]
     assert after.elements == page.elements
+
+
+@pytest.mark.parametrize("more", [1, 300], ids=["key by key", "inserted"])
+def test_a_line_break_that_is_typed_is_the_key_enter(shown, more):
+    form = "<form onsubmit='p.textContent = i.value.length; return false'><input id=i style='width:200px'></form><p id=p>0</p>"
+    screen, _ = shown(form)
+    screen.act(Action(kind="click", at=(50, 15)))
+    assert text_of(screen.act(Action(kind="type", text="ab" * more + "\nc"))) == str(2 * more)
+    screen, _ = shown("<textarea id=i style='width:200px'></textarea>")
+    screen.act(Action(kind="click", at=(50, 15)))
+    (field,) = screen.act(Action(kind="type", text="a" * more + "\r\nb")).elements
+    assert field.value == ("a" * more + "\nb")[:300]
+    assert "lines is too long" in screen.act(Action(kind="type", text="\n" * 300)).notes[0]
 
 
 def test_what_is_typed_is_never_run(shown):
@@ -262,8 +381,6 @@ def test_screens_say_what_they_are(html):
 
 @pytest.mark.parametrize(("options", "why"), [({"size": [5, 5]}, "size"), ({"size": "big"}, "size"), ({"step_ms": 0}, "step_ms")])
 def test_options_out_of_range(browser, options, why):
-    from mmrl_browser.html import Html
-
     with pytest.raises(UserError, match=why):
         Html(**options)
 

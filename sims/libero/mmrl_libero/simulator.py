@@ -126,11 +126,7 @@ class Libero(ProcessSimulator):
 
     def expert(self) -> torch.Tensor:
         """float32 [N, 7]: what a scripted expert would do now; zeros where an environment is lost."""
-        going = [env for env in range(self.num_envs) if self.workers.pid(env) is not None]
-        actions_NA = torch.zeros(self.num_envs, self.action.dims)
-        for env, action in zip(going, self.workers.call(going, "expert"), strict=True):
-            actions_NA[env] = torch.tensor(action)
-        return actions_NA.to(self.device)
+        return self._expert()
 
 
 def _check_options(

@@ -74,6 +74,24 @@ def test_the_simulator_s_gpu_is_tried_and_draws(monkeypatch, visible, gpu):
     rendering._probe.cache_clear()
 
 
+def test_an_expert_whose_process_dies_ends_no_run(monkeypatch):
+    class Processes:
+        what, num_envs, lost, facts = "libero", 2, 0, {"instructions": {"": ["pick up the bowl"]}}
+
+        def __init__(self, *_, **__):
+            pass
+
+        def call_going(self, method):
+            self.lost += 1
+            return {1: [0.5] * 7}, {0: "its process was killed by SIGKILL"}
+
+    monkeypatch.setattr(simulator, "EnvironmentProcesses", Processes)
+    given = {"suite": "libero_spatial", "max_steps": 9, "python": "/bin/false", "rendering": "none"}
+    made = simulator.Libero(num_envs=2, device="cpu", **given)
+    with pytest.warns(UserWarning, match=r"libero: environment 0 was lost \(loss number 1\): its process was killed by SIGKILL"):
+        assert made.expert().tolist() == [[0.0] * 7, [0.5] * 7]
+
+
 def test_without_any_way_there_are_states_and_a_cure(monkeypatch):
     monkeypatch.setattr(rendering, "_devices", lambda: False)
     monkeypatch.setattr(rendering, "_probe", lambda *_: "no library")

@@ -136,6 +136,13 @@ class EnvironmentProcesses:
             raise UserError(f"{self.what}: {method} of environment {env} failed: {why}")
         return [given[env] for env in envs]
 
+    def call_going(self, method: str, *arguments: Any) -> tuple[dict[int, Any], dict[int, str]]:
+        """(index -> the result of a method of an environment, index -> reason of those that it lost). Those that were lost before
+        are in neither."""
+        self._open()
+        going = [env for env, process in enumerate(self._processes) if process is not None]
+        return self._ask(dict.fromkeys(going, (method, arguments)), self.timeout_s)
+
     def pid(self, env: int) -> int | None:
         """The process id of an environment; None while it is lost."""
         process = self._processes[env]

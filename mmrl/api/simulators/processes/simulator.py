@@ -107,6 +107,18 @@ class ProcessSimulator:
     def close(self) -> None:
         self.workers.close()
 
+    def _expert(self) -> torch.Tensor:
+        """float32 [N, A]: what the environments' own `expert()` would do now, for a subclass whose environments have that method.
+        0 in those that are lost, or are lost now, which a warning tells; their next step has them in `lost_N`."""
+        import torch
+
+        before, actions_NA = self.workers.lost, torch.zeros(self.num_envs, self.action.dims)
+        told, lost = self.workers.call_going("expert")
+        self._warn(lost, before)
+        for env, action in told.items():
+            actions_NA[env] = torch.tensor(action)
+        return actions_NA.to(self.device)
+
     def _observe(self, envs: Sequence[int]) -> Observation:
         seen = [name for name in self.workers.rows if name.startswith("camera/") or name == "state"]
         return self._observation(envs, self._rows(envs, seen))

@@ -36,7 +36,7 @@ KEYS = {
     "arrowright": "right",
 }
 """Names of keys -> pyautogui's."""
-CLICKS = {"click": "click", "double-click": "doubleClick"}
+CLICKS = {"click": "click", "double-click": "doubleClick", "right-click": "rightClick", "hover": "moveTo"}
 PROBE_S = 5.0
 """Seconds between two looks at a machine that is starting."""
 
@@ -162,9 +162,10 @@ def pyautogui(action: Action, size: tuple[int, int], clicks: int) -> str:
         x, y = pixel(action.at)
         return f"pyautogui.{CLICKS[action.kind]}(x={x}, y={y})"
     if action.kind == "drag":
-        assert action.at
-        (x, y), (to_x, to_y) = pixel(action.at), pixel(action.to or action.at)
-        return f"pyautogui.moveTo({x}, {y}); pyautogui.dragTo({to_x}, {to_y}, duration=1.0, button='left', mouseDownUp=True)"
+        assert action.to
+        to_x, to_y = pixel(action.to)
+        first = f"pyautogui.moveTo({pixel(action.at)[0]}, {pixel(action.at)[1]}); " if action.at else ""
+        return f"{first}pyautogui.dragTo({to_x}, {to_y}, duration=1.0, button='left', mouseDownUp=True)"
     if action.kind == "scroll":
         x, y = pixel(action.at or (size[0] / 2, size[1] / 2))
         way, sign = ("hscroll", 1) if action.direction in ("left", "right") else ("vscroll", -1)

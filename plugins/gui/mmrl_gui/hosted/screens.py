@@ -9,6 +9,7 @@ from PIL import Image
 
 from mmrl import EnvironmentFailed, UserError
 from mmrl.api.simulators.gui import Action, Point, ScreenObservation
+from mmrl_gui.actions import POINTED
 from mmrl_gui.hosted.servers import Pool, Server, check_seconds
 
 DONE, IMPOSSIBLE = ("done", "success", "complete", ""), ("infeasible", "fail", "failure")
@@ -112,8 +113,10 @@ class HostedScreen(abc.ABC):
         for place in (action.at, action.to):
             if place is not None and not (0 <= place[0] < width and 0 <= place[1] < height):
                 return f"the {action.kind} is off the screen"
-        if action.at is None and action.kind in ("click", "double-click", "long-press", "drag"):
+        if action.at is None and action.kind in POINTED:
             return f"a {action.kind} needs a place"
+        if action.to is None and action.kind == "drag":
+            return "a drag needs a place where it ends"
         return None
 
     @abc.abstractmethod

@@ -22,6 +22,8 @@ from mmrl_video.drawn.task import STYLES
 from mmrl_video.pretext.sources import SUFFIXES
 
 THOUGHT = "I look at the clip."
+PICTURE_KEY = "image"
+"""Key of a row's picture, in addition to its clip or instead of it."""
 OTHER_S, OTHER_SHARE = 2.0, 0.1
 """A file whose length differs by more seconds and a larger share from its row's is another cut."""
 
@@ -159,7 +161,7 @@ class ClipData(Task):
             return dict(found[table].rows[row])
 
         rows = _Joined(path, count, read, tables=tuple(found), starts=tuple(starts))
-        scanned = (enumerate(table.rows.scan(CLIP_KEYS)) for table in found)
+        scanned = (enumerate(table.rows.scan((*CLIP_KEYS, PICTURE_KEY))) for table in found)
         return rows, (_key(table.rows, *row) for table, part in zip(found, scanned, strict=True) for row in part)
 
 
@@ -179,9 +181,9 @@ def length_of(path: str, row: Mapping[str, Any]) -> Known:
 
 
 def _key(rows: DataTable, number: int, row: Mapping[str, Any] | None) -> str:
-    """The clip of a row by its name without folder and suffix, so that it is the same in all tables; for an unreadable row, which
-    raises when it is used, its location."""
-    clip = None if row is None else first(row, CLIP_KEYS)
+    """The clip of a row by its name without folder and suffix, so that it is the same in all tables; the picture of a row without
+    a clip; for an unreadable row, which raises when it is used, its location."""
+    clip = None if row is None else first(row, (*CLIP_KEYS, PICTURE_KEY))
     if not isinstance(clip, str | int):
         return f"{rows.name} {number}"
     name = str(clip).rstrip("/").rpartition("/")[2]
