@@ -52,7 +52,7 @@ def group_of(policy: VLM, pixels: int, group: int, tokens: int, images: int) -> 
 
     rng = np.random.RandomState(0)
     pictures = [Image.fromarray(rng.randint(0, 255, (pixels, pixels, 3), dtype=np.uint8)) for _ in range(images)]
-    media = [policy.family.sample()] * images if policy.family.hears else pictures
+    media = pictures if policy.family.sees else [*policy.family.samples()] * images
     prompt = Prompt(messages=[user_message("What digit is shown?", *media)])
     inputs = policy.encode(prompt)
     allowed = [i for i in range(len(policy.bias_V)) if i not in policy.banned]

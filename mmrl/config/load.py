@@ -83,16 +83,28 @@ def _copy(tree: Any) -> Any:
 
 
 def _override(tree: dict[str, Any], text: str) -> None:
-    key, sign, value = text.partition("=")
-    if not sign or not key.strip():
-        raise UserError(f"--set {text!r} has no value: write --set key.path=value")
-    *parents, last = key.strip().split(".")
+    (*parents, last), value = _key_and_value(text)
     node: Any = tree
     for part in parents:
         node = node[_index(node, part, text)] if isinstance(node, list) else node.setdefault(part, {})
         if not isinstance(node, dict | list):
             raise UserError(f"--set {text!r}: {part!r} is a single value, it has no keys inside: drop what follows it")
     node[_index(node, last, text) if isinstance(node, list) else last] = parse_value(value)
+
+
+_PART = re.compile(r"""\s*("(?:[^"\\]|\\.)*"|'[^']*'|[^.=]*?)\s*([.=])""")
+"""A part of a dotted key, and what follows it. Parts may be quoted as in TOML; ids with a slash needn't be."""
+
+
+def _key_and_value(text: str) -> tuple[list[str], str]:
+    parts, end, sign = list[str](), 0, "."
+    while sign == "." and (found := _PART.match(text, end)):
+        part, sign = found.groups()
+        end = found.end()
+        parts.append(str(parse_value(part)) if part[:1] in ("'", '"') else part)
+    if sign == "=" and any(parts):
+        return parts, text[end:]
+    raise UserError(f"--set {text!r} has no value: write --set key.path=value")
 
 
 def _index(node: list[Any], part: str, text: str) -> int:

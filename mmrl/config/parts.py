@@ -11,11 +11,14 @@ from mmrl.config.sections import PARTS, PartConfig
 # Each is matched against the components of a dotted name, from the left. The names are those of transformers' models.
 _LANGUAGE = re.compile(r"language_model|text_model|text_decoder")
 _PROJECTOR = re.compile(
-    r"(deepstack_)?merger(_list)?|.*projector|connector|aligner|resampler.*|.*resampler|qformer|query_tokens|image_newline"
+    r"(deepstack_)?merger(_list)?|.*projectors?|connector|aligner|resampler.*|.*resampler|qformer|query_tokens|image_newline"
     r"|(vision|visual|language|modality|image)_projection|image_to_text_projection|embed_vision|visual_embeddings_table"
+    r"|vision_adapter"
 )
 # Qwen's, GLM's, Phi-4's and HunYuan's are inside the tower
-_INNER_PROJECTOR = re.compile(r"(patch_)?merger|deepstack_merger_list|img_projection.*")
+_INNER_PROJECTOR = re.compile(r"(patch_)?merger|(deepstack_)?merger_list|img_projection.*")
+# Gemma 4 12B has no tower: what embeds its patches is beside the projection
+_INNER_VISION = re.compile(r"patch_(dense|ln[12])|pos_(embedding|norm)")
 _VISION = re.compile(r"(high_res_)?(visual|vision|image|video|vit|vqmodel|patch_embed).*")
 _ACTIONS = re.compile(  # action heads besides `own`: of pi0, SmolVLA and GR00T, and their learned noise
     "dit|embed_action_time|action_(in|out)_proj|lm_expert|action_time_mlp_(in|out)|state_proj|action_head|noise_head"
@@ -36,7 +39,7 @@ def part_of(name: str) -> str:
         if _OTHER.fullmatch(step):
             return ""
         if _PROJECTOR.fullmatch(step):
-            return "projector"
+            return "vision" if step == "embed_vision" and any(_INNER_VISION.fullmatch(s) for s in steps) else "projector"
         if _VISION.fullmatch(step):
             return "projector" if any(_INNER_PROJECTOR.fullmatch(s) for s in steps) else "vision"
     return "language"

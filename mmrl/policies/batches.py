@@ -109,7 +109,8 @@ class MicroBatch(Targets):
     segment_BS: torch.Tensor
     """int64: 0 prompt, 1..G the completion a token belongs to, -1 padding. A token sees the prompt and its own segment."""
     positions: torch.Tensor | None
-    """int64 [axes, B, S] rotary positions, restarting after the prompt in every segment; None lets the model count."""
+    """[axes, B, S] rotary positions as in `PromptInputs`, restarting after the prompt in every segment; None lets the model
+    count."""
     media: Mapping[str, torch.Tensor]
     """Keyword arguments of the model's forward: pixels, grids; concatenated over the rows' prompts. They come to a GPU when they
     are read, see `mmrl.train.update.prefetch`."""

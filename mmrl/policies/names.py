@@ -11,26 +11,42 @@ from mmrl.api.errors import UserError
 
 LIMITED = (
     *("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe", "glm4v", "glm4v_moe", "glm46v"),
-    *("ernie4_5_vl_moe", "lfm2_vl", "minicpmv4_6", "minicpmv4_7"),
+    *("glm_ocr", "paddleocr_vl", "exaone4_5"),
+    *("ernie4_5_vl_moe", "lfm2_vl", "minicpmv4_6", "minicpmv4_7", "qwen2_5_omni", "qwen3_omni_moe"),
 )
 """Families whose pictures may have any small number of pixels; those of others, or their tiles, have sizes of their own."""
 
 HEARING = ("qwen2_audio",)
 """Families that hear sounds and see nothing."""
+OMNI = ("qwen2_5_omni", "qwen3_omni_moe")
+"""Families that hear and see, by the `model_type` of the whole model, which is also the name of its tiny one."""
 
 
 def takes_small_pictures(model: str) -> bool:
     """Whether a smoke run may set limits on the pixels of this model's pictures."""
-    if model.startswith("tiny:"):
-        return model.split(":")[1] in LIMITED
-    return _settings(model).get("model_type") in LIMITED
+    return _kind(model) in LIMITED
 
 
 def hears(model: str) -> bool:
-    """Whether a model hears sounds and sees nothing, by its settings or, for one on the hub, by its name."""
+    """Whether a model hears sounds and sees nothing."""
+    return _kind(model) in HEARING
+
+
+def tiny_that_hears(model: str) -> str:
+    """The tiny model that stands for one that hears; empty for others."""
+    kind = _kind(model)
+    return "tiny:qwen2_audio" if kind in HEARING else "tiny:qwen2_5_omni" if kind in OMNI else ""
+
+
+def _kind(model: str) -> str:
+    """The `model_type` of a model, of a thinker the whole model's: by its settings, or, for one that hears on the hub, by its
+    name; empty if neither tells."""
     if model.startswith("tiny:"):
-        return model.split(":")[1] in HEARING
-    return _settings(model).get("model_type") in HEARING if Path(model).is_dir() else "qwen2-audio" in model.lower()
+        return model.split(":")[1]
+    if Path(model).is_dir():
+        return str(_settings(model).get("model_type", "")).removesuffix("_thinker")
+    name = model.lower()
+    return "qwen2_audio" if "qwen2-audio" in name else "qwen2_5_omni" if re.search(r"qwen[\d.]+-omni", name) else ""
 
 
 def _settings(model: str) -> Mapping[str, object]:

@@ -76,7 +76,7 @@ def pictures_have_tokens(subject: PolicySubject) -> str:
     for images in (1, 2):
         ids = subject.policy.encode(_prompt(subject.policy, images, images)).ids.tolist()
         counts.append(sum(i in subject.policy.banned for i in ids))
-    shown = "sounds" if subject.policy.family.hears else "pictures"
+    shown = " and ".join(f"{what}s" for what in _kinds(subject.policy))
     if counts[0] < 1 or counts[1] < 2:
         raise CheckFailed(f"prompts with one and two {shown} have {counts[0]} and {counts[1]} tokens of {shown}")
     return f"{counts[0]} and {counts[1]} tokens for one and two {shown}"
@@ -97,7 +97,7 @@ def packed_rows_equal_separate_ones(subject: PolicySubject) -> str:
 def later_turns_equal_a_fresh_pass(subject: PolicySubject) -> str:
     """A second turn, with a picture or sound of its own, is read as if the conversation had been one prompt."""
     policy = subject.policy
-    prompt, reply = _prompt(policy, 1, 1), user_message("And now?", _medium(policy, 5))
+    prompt, reply = _prompt(policy, 1, 1), user_message("And now?", *_media(policy, 5))
     try:
         rollouts = _conversations(policy, prompt, reply)
     except UserError as error:
@@ -171,15 +171,18 @@ def samples_have_the_logprobs_of_an_update(subject: PolicySubject) -> str:
 
 def pictures_are_seen(subject: PolicySubject) -> str:
     """Other pictures of the same size, or other sounds of the same length, give other log-probabilities."""
-    policy, found = subject.policy, []
-    for seed in (1, 2):
-        inputs = policy.encode(Prompt(id="p", messages=[user_message("What is it?", _medium(policy, seed))], answer="7"))
-        found.append(_update(policy, _group(policy, _prompt(policy, 1, 1), inputs, 0, random.Random(0)), shared=True)[0])
-    gap = (found[0] - found[1]).abs().max().item()
-    if not gap > 0:
-        what, does = ("sound", "hear") if policy.family.hears else ("picture", "see")
-        raise CheckFailed(f"another {what} gives the same log-probabilities to the last bit: the model doesn't {does} {what}s")
-    return f"difference {gap:.1e}"
+    policy, gaps = subject.policy, []
+    for what, does in _kinds(policy).items():
+        found = []
+        for seed in (1, 2):
+            prompt = Prompt(id="p", messages=[user_message("What is it?", _medium(policy, what, seed))], answer="7")
+            inputs = policy.encode(prompt)
+            found.append(_update(policy, _group(policy, prompt, inputs, 0, random.Random(0)), shared=True)[0])
+        gaps.append((found[0] - found[1]).abs().max().item())
+        if not gaps[-1] > 0:
+            told = "gives the same log-probabilities to the last bit"
+            raise CheckFailed(f"another {what} {told}: the model doesn't {does} {what}s")
+    return f"difference {', '.join(f'{gap:.1e}' for gap in gaps)}"
 
 
 def parts_can_be_named(subject: PolicySubject) -> str:
@@ -262,12 +265,23 @@ CHECKS: list[Callable[[PolicySubject], str | None]] = [
 
 def _parts(policy: VLM) -> tuple[str, ...]:
     """The parts that a model of the family has."""
-    return ("projector", "language") if policy.family.hears else ("vision", "projector", "language")
+    return ("vision", "projector", "language") if policy.family.sees else ("projector", "language")
 
 
-def _medium(policy: VLM, seed: int) -> Any:
-    """A picture, or a sound for a model that hears."""
-    if policy.family.hears:
+def _kinds(policy: VLM) -> dict[str, str]:
+    """What the model takes -> what it does with it."""
+    kinds = {"picture": "see"} if policy.family.sees else {}
+    return kinds | ({"sound": "hear"} if policy.family.hears else {})
+
+
+def _media(policy: VLM, seed: int) -> list[Any]:
+    """A picture if the model sees, and a sound if it hears."""
+    return [_medium(policy, what, seed) for what in _kinds(policy)]
+
+
+def _medium(policy: VLM, what: str, seed: int) -> Any:
+    """A picture or a sound."""
+    if what == "sound":
         import numpy as np
 
         rate = policy.reader.sound_limits.rate
@@ -281,7 +295,7 @@ def _medium(policy: VLM, seed: int) -> Any:
 def _prompt(policy: VLM, seed: int, count: int) -> Prompt:
     """A prompt whose length depends on the seed, with `count` pictures or sounds; pictures have one size, as not all families
     take several."""
-    shown = [_medium(policy, 10 * seed + k) for k in range(count)]
+    shown = [medium for k in range(count) for medium in _media(policy, 10 * seed + k)]
     return Prompt(id=f"p{seed}", messages=[user_message("What digit is shown? " + "x" * seed, *shown)], answer="7")
 
 

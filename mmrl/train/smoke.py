@@ -7,7 +7,7 @@ from typing import Any
 
 from mmrl.config.policy import SMOKE_PIXELS
 from mmrl.config.sections import PARTS, RunConfig, teacher_of
-from mmrl.policies.names import hears, takes_small_pictures
+from mmrl.policies.names import takes_small_pictures, tiny_that_hears
 from mmrl.registry import plugins
 
 TINY = 64 << 20
@@ -26,8 +26,8 @@ def smoke(config: RunConfig) -> RunConfig:
         return config
     data = config.smaller().model_dump(mode="json", exclude_unset=True)  # unset, so that the algorithm's defaults can fill in
     tiny = plugins.registry().get("policies", config.policy.kind).tiny
-    if tiny and hears(config.policy.model):
-        tiny = "tiny:qwen2_audio"
+    if tiny:
+        tiny = tiny_that_hears(config.policy.model) or tiny
     if tiny and not is_tiny(config.policy.model):
         data["policy"] |= {"model": tiny, "dtype": "float32", "trust_remote_code": False}
         for stage in data["stages"]:  # patterns name layers that the tiny model doesn't have

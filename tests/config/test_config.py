@@ -47,6 +47,12 @@ def test_defaults_and_overrides():
     assert GOOD["stages"][1] == {"kind": "rl", "steps": 2}, "the caller's data is not changed"
 
 
+@pytest.mark.parametrize("key", ['"a/b"', "'a/b'", "a/b", ' "a/b" ', '"a\\u002fb"'])
+def test_a_key_of_set_may_be_quoted_as_in_toml(key):
+    config = configs.parse_config(GOOD, [f"verifiers.{key}.range=[-0.2, 1.2]", f'verifiers.{key}."a.b=c".d=1=2'])
+    assert config.verifiers == {"a/b": {"range": [-0.2, 1.2], "a.b=c": {"d": "1=2"}}}
+
+
 @pytest.mark.parametrize(
     ("override", "message"),
     [
@@ -93,6 +99,8 @@ def test_defaults_and_overrides():
         ("policy.model.size=1", "'model' is a single value"),
         ("seed", "has no value: write --set key.path=value"),
         ("=3", "has no value"),
+        ('"seed=3', "unknown key '\"seed'"),
+        ("=3=4", "has no value"),
     ],
 )
 def test_one_line_says_what_is_wrong(override, message):

@@ -27,6 +27,8 @@ EXPECTED = {  # a weight of `model` that is vision, one that is the projector, o
     "qwen3_vl": (QWEN3[0], "visual.deepstack_merger_list.0.linear_fc1.weight", QWEN3[2]),
     "qwen3_vl_moe": (*QWEN3[:2], "language_model.layers.0.mlp.experts.gate_up_proj"),
     "qwen3_5": (*QWEN3[:2], "language_model.layers.0.linear_attn.in_proj_qkv.weight"),
+    "qwen2_5_omni": ("visual.patch_embed.proj.weight", "visual.merger.mlp.0.weight", "layers.0.self_attn.q_proj.weight"),
+    "qwen3_omni_moe": (QWEN3[0], "visual.merger_list.0.mlp.0.weight", "layers.0.mlp.experts.gate_up_proj"),
     "qwen3_5_moe": (*QWEN3[:2], "language_model.layers.0.mlp.shared_expert_gate.weight"),
     "gemma3": (TOWER, "multi_modal_projector.mm_input_projection_weight", ATTENTION),
     "gemma4": (
@@ -37,6 +39,18 @@ EXPECTED = {  # a weight of `model` that is vision, one that is the projector, o
     "gemma3n": ("vision_tower.timm_model.conv_stem.conv.weight", "embed_vision.embedding_projection.weight", ATTENTION),
     "internvl3_5": ("vision_tower.embeddings.cls_token", "multi_modal_projector.layer_norm.weight", ATTENTION),
     "llama4": ("vision_model.class_embedding", "multi_modal_projector.linear_1.weight", "language_model.model.norm.weight"),
+    "llava_next": (TOWER, "image_newline", ATTENTION),
+    "granite4_vision": (TOWER, "layerwise_projectors.0.query", ATTENTION),
+    "gemma4_unified": (
+        "embed_vision.patch_dense.weight",
+        "embed_vision.multimodal_embedder.embedding_projection.weight",
+        ATTENTION,
+    ),
+    "glm_ocr": GLM,
+    "paddleocr_vl": ("visual.vision_model.post_layernorm.weight", "projector.linear_1.weight", ATTENTION),
+    "exaone4_5": ("visual.blocks.0.attn.proj.weight", "visual.merger.mlp.0.weight", ATTENTION),
+    "muse_glimmer": ("vision_tower.layers.0.norm1.weight", "vision_adapter.fc1.weight", ATTENTION),
+    "step3p7": ("vision_model.layers.0.self_attn.q_proj.weight", "multi_modal_projector.weight", ATTENTION),
     "perception_lm": ("vision_tower.timm_model.cls_token", "multi_modal_projector.linear_1.weight", ATTENTION),
     "phi4_multimodal": (
         "embed_tokens_extend.image_embed.img_processor.embeddings.patch_embedding.weight",
@@ -72,7 +86,7 @@ EXPECTED = {  # a weight of `model` that is vision, one that is the projector, o
         "language_model.layers.0.mlp.vision_moe.experts.gate_up_proj",
     ),
 }
-HEARS = ("gemma4", "gemma3n", "phi4_multimodal")
+HEARS = ("gemma4", "gemma4_unified", "gemma3n", "phi4_multimodal", "qwen2_5_omni", "qwen3_omni_moe")
 """Families with a tower for sounds, which is no part."""
 UNADAPTED = {"gemma3": "mm_input_projection_weight", "ovis2": "visual_embeddings_table.weight"}
 """Families whose projector has no linear layer -> its largest weight."""
@@ -105,7 +119,10 @@ def test_parts_are_those_of_the_structure(family):
         embedded = model.get_decoder().embed_tokens_extend
         inside = {i: part for i, part in inside.items() if i not in {id(p) for p in embedded.parameters()}}
         seeing = embedded.image_embed
-    inside |= {id(p): "vision" for p in seeing.parameters()}
+    seen = dict(seeing.named_parameters())
+    if family == "gemma4_unified":  # it has no tower
+        seen = {n: p for n, p in model.model.embed_vision.named_parameters() if not n.startswith("multimodal_embedder")}
+    inside |= {id(p): "vision" for p in seen.values()}
     head = model.get_output_embeddings().weight
     for name, p in model.named_parameters():
         if p is head:

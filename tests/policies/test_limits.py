@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from transformers import PerceptionLMImageProcessor
+from transformers import (
+    AriaImageProcessor,
+    Glm5NextImageProcessor,
+    NemotronH_Omni_Reasoning_V3ImageProcessor,
+    PerceptionLMImageProcessor,
+)
 
 import vlm_cases as cases
 from mmrl.api.errors import UserError
@@ -20,11 +25,17 @@ LIMITED = {  # pixels behind a token, limit, tokens of the small picture of the 
     "qwen3_vl": (32**2, 20_000, 0),
     "qwen3_vl_moe": (32**2, 20_000, 0),
     "qwen3_5": (32**2, 20_000, 0),
+    "qwen2_5_omni": (28**2, 20_000, 0),
+    "qwen3_omni_moe": (32**2, 20_000, 0),
     "qwen3_5_moe": (32**2, 20_000, 0),
     "glm4v": (28**2, 20_000, 0),
     "glm4v_moe": (28**2, 20_000, 0),
     "glm46v": (28**2, 20_000, 0),
     "ernie4_5_vl_moe": (28**2, 20_000, 0),
+    "glm_ocr": (28**2, 20_000, 0),
+    "paddleocr_vl": (28**2, 20_000, 0),
+    "exaone4_5": (28**2, 20_000, 0),
+    "muse_glimmer": (28**2, 20_000, 0),
     "kimi_k25": (28**2, 20_000, 0),
     "mistral3": (14**2, 5_000, 0),
     "pixtral": (7**2, 5_000, 0),
@@ -44,9 +55,10 @@ LIMITED = {  # pixels behind a token, limit, tokens of the small picture of the 
 }
 ONE_SIZE = ("gemma3", "paligemma", "llava", "deepseek_vl")
 VIDEOS = dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "glm4v", "glm4v_moe", "glm46v", "ernie4_5_vl_moe", "kimi_k25"), 28)
+VIDEOS |= dict.fromkeys(("glm_ocr", "exaone4_5", "muse_glimmer"), 28) | {"gemma4_unified": 21}
 VIDEOS |= dict.fromkeys(("qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"), 32) | {"gemma4": 21}
 VIDEOS |= dict.fromkeys(("internvl", "internvl3_5", "smolvlm", "llava_onevision", "perception_lm"), 0)
-VIDEOS |= dict.fromkeys(("minicpmv4_6", "minicpmv4_7"), 0)
+VIDEOS |= dict.fromkeys(("minicpmv4_6", "minicpmv4_7"), 0) | {"qwen2_5_omni": 28, "qwen3_omni_moe": 32}
 
 
 def encoded(processor, limits, size=(280, 224)):
@@ -67,7 +79,8 @@ def tokens(model, inputs):
 
 
 def test_every_family_is_in_one_table():
-    assert sorted([*LIMITED, *ONE_SIZE, "llava_onevision", "gemma3n", "gemma4", "openvla", *HEARING]) == sorted(tiny.FAMILIES)
+    others = ("llava_onevision", "llava_next", "granite4_vision", "gemma3n", "gemma4", "gemma4_unified", "step3p7", "openvla")
+    assert sorted([*LIMITED, *ONE_SIZE, *others, *HEARING]) == sorted(tiny.FAMILIES)
 
 
 @pytest.mark.parametrize("family", LIMITED)
@@ -158,6 +171,34 @@ def test_numbered_tiles():
     processor = type("Reader", (), {"image_processor": images})()
     assert pixel_limits(processor, None, 5000) == {"max_num_tiles": 1}
     assert pixel_limits(processor, None, 10**6) == {"max_num_tiles": 9}
+
+
+@pytest.mark.parametrize(
+    ("images", "grid"),
+    [
+        (Glm5NextImageProcessor(min_image_tokens=4, max_image_tokens=64), "image_grid_thw"),
+        (NemotronH_Omni_Reasoning_V3ImageProcessor(patch_size=14, min_num_patches=4, max_num_patches=256), "image_grid_hw"),
+    ],
+)
+def test_limits_that_are_numbers_of_tokens_or_patches(images, grid):
+    """Of families without a tiny checkpoint."""
+    processor = type("Reader", (), {"image_processor": images})()
+
+    def pixels(size, low=None, high=None):
+        limits = pixel_limits(processor, low, high)
+        return int(images(images=[cases.picture(0, *size)], return_tensors="pt", **limits)[grid].prod()) * images.patch_size**2
+
+    assert pixels((280, 224), high=20_000) <= 20_000 < pixels((280, 224))
+    assert pixels((50, 40)) < 30_000 <= pixels((50, 40), 30_000)
+    with pytest.raises(UserError, match=r"^policy\.max_pixels: a picture's token has 784 pixels: give at least 784, or leave it"):
+        pixel_limits(processor, None, 783)
+
+
+def test_a_square_for_all_pictures():
+    processor = type("Reader", (), {"image_processor": AriaImageProcessor(max_image_size=490)})()
+    assert pixel_limits(processor, 1000, 490**2) == {}
+    with pytest.raises(UserError, match=r"^policy\.max_pixels: its pictures are always 490 x 490: leave it out$"):
+        pixel_limits(processor, None, 490**2 - 1)
 
 
 def test_a_processor_without_any_such_attribute():

@@ -17,7 +17,8 @@ from mmrl.policies.vlm.vlm import VLM, entropy_of
 from mmrl.train.update.pack_conversations import pack
 
 L, H, V = 23, 12, 40
-KINDS = {"plain": 0.0, "softcap": 1.5, "scale": 0.25, "divide": 3.0}
+KINDS = {"plain": (0.0,), "softcap": (1.5,), "softcap of a multiple": (1.5, 0.4), "scale": (0.25,), "multiply": (0.5,)}
+KINDS["divide"] = (3.0,)
 
 
 def setting(kind="plain", offset=False, dtype=torch.float32):
@@ -27,7 +28,7 @@ def setting(kind="plain", offset=False, dtype=torch.float32):
     hidden = torch.randn(L, H, dtype=dtype).mul_(3).requires_grad_()
     bias = torch.zeros(V)
     bias[[3, 17]] = -torch.inf
-    return hidden, Logits(out, kind, KINDS[kind]), torch.randint(4, 17, (L,)), bias
+    return hidden, Logits(out, kind.partition(" ")[0], *KINDS[kind]), torch.randint(4, 17, (L,)), bias
 
 
 def plain(hidden, head, target, bias, temperature):

@@ -70,6 +70,8 @@ def test_code_of_a_checkpoint_runs_only_if_it_is_trusted(own):
     ("kind", "message"),
     [
         ("qwen2_5_omni", "transformers has no qwen2_5_omni model that takes pictures and text and writes text: choose another"),
+        ("diffusion_gemma", "is a diffusion_gemma model: it writes by diffusion, and models that write a token after"),
+        ("idefics", "is a idefics model: it reads pictures by cross-attention, which can't be trained here: choose another"),
         ("mllama", "is a mllama model: it reads pictures by cross-attention, which can't be trained here: choose another model"),
     ],
 )

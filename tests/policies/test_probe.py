@@ -52,7 +52,7 @@ def test_the_verdict_of_each_family(family):
 FAMILIES = [family for family in tiny.FAMILIES if family not in ("openvla", "qwen2_5_vl")]
 
 
-@pytest.mark.parametrize("family", [pytest.param("qwen2_5_vl", marks=pytest.mark.always), *FAMILIES])
+@pytest.mark.parametrize("family", [pytest.param("qwen2_5_vl", marks=pytest.mark.always), *cases.with_later_slow(FAMILIES)])
 def test_of_a_deep_model_the_first_layers_are_tried_with_the_same_verdict(family, monkeypatch):
     def verdict():
         monkeypatch.setattr(vlm_module, "_PROBED", {})

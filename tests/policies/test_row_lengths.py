@@ -122,8 +122,9 @@ def test_a_model_without_rotary_embeddings_has_no_such_length():
     assert row_lengths.longest_row(transformers.Qwen2AudioConfig()) is None
 
 
-def test_a_model_that_selects_keys_gets_a_row_for_each_completion(policy):
-    made = policy("llama4", lambda config: setattr(config.text_config, "index_topk", 2048))
+@pytest.mark.parametrize("name", ["index_topk", "index_topk_blocks"])
+def test_a_model_that_selects_keys_gets_a_row_for_each_completion(policy, name):
+    made = policy("llama4", lambda config: setattr(config.text_config, name, 2048))
     assert "attends to some keys" in made.family.capabilities.why_not
 
 

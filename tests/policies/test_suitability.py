@@ -118,6 +118,10 @@ OTHERS = {
     **{kind: f"it is a {kind} model, which {NONE}" for kind in ("vit", "clip")},
     "Gr00tN1d7": 'it is a GR00T, which is a policy of its own: set policy.kind = "gr00t"',
     **{kind: f'it is a {kind}, which is a policy of its own: set policy.kind = "{kind}"' for kind in ("pi0", "pi05")},
+    **{
+        kind: f"transformers has no {kind} model that takes pictures and text and writes text: choose another model"
+        for kind in ("mistral4", "evolla")
+    },
     "qwen9_vl": f"transformers {VERSION} knows no qwen9_vl model: install one that does, or choose another model",
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import sys
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from mmrl.api.errors import UserError
 from mmrl.policies.names import HEARING
 from mmrl.policies.vlm import tiny
 from mmrl.policies.vlm.loading import auto_class
+from mmrl.policies.vlm.tiny.__main__ import main
 
 FAMILIES = [family for family in tiny.FAMILIES if family not in ("openvla", *HEARING)]
 """Those that see. test_qwen2_audio.py has the same for what hears."""
@@ -22,8 +24,13 @@ UNUSED = {
     "llava_onevision": [UNREAD],
     "aya_vision": [UNREAD],
     "llava": [UNREAD, "model.vision_tower.encoder.layers.1.*"],
+    "llava_next": [UNREAD, "model.vision_tower.encoder.layers.1.*"],
+    "granite4_vision": [UNREAD, "model.spatial_projectors.[012].*"],
+    "gemma4_unified": ["model.embed_audio.*"],
     "ernie4_5_vl_moe": ["*.e_score_correction_bias"],
     "gemma4": ["model.audio_tower.*", "model.embed_audio.*"],
+    "qwen2_5_omni": ["audio_tower.*"],
+    "qwen3_omni_moe": ["audio_tower.*"],
     "gemma3n": ["model.audio_tower.*", "model.embed_audio.*", "model.embed_vision.embedding.*", "*.hard_embedding_norm.*"],
     "phi4_multimodal": [
         "*.audio_embed.*",
@@ -48,7 +55,7 @@ def encoded(processor, count):
     return {k: v.float() if getattr(v, "dtype", None) == torch.bfloat16 else v for k, v in found.items()}
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", cases.with_later_slow(FAMILIES))
 def test_a_checkpoint_reads_pictures_learns_and_is_loaded_again(family, tmp_path):
     model, processor = tiny.build(family, hidden=32, spread=0.1)
     assert model.config.model_type == tiny.model_type(f"tiny:{family}")
@@ -95,7 +102,7 @@ def forget(*models):
             base.rope_deltas = None
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", cases.with_later_slow(FAMILIES))
 def test_a_skeleton_has_the_names_and_shapes_of_the_model(family):
     model, _ = tiny.build(family, hidden=64)
     bare = tiny.skeleton(family, hidden=64)
@@ -118,3 +125,20 @@ def test_words_get_a_token_and_change_no_weight(family):
     ids = [processor.tokenizer.encode(word, add_special_tokens=False) for word in words]
     assert all(len(i) == 1 for i in ids) and max(ids)[0] < model.get_output_embeddings().weight.shape[0]
     assert tiny.vocabulary(family).items() <= processor.tokenizer.get_vocab().items()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (
+            ["qwen2_vl", "--hidden", "33"],
+            "error: tiny hidden=33, layers=2: hidden must be a multiple of 32 up to 4096, layers 1 to 64",
+        ),
+        (["qwen2_lv"], "error: no tiny 'qwen2_lv'. Did you mean 'qwen2_vl'?"),
+    ],
+)
+def test_the_command_refuses_in_one_line(given, said, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["tiny", *given[:1], str(tmp_path / "x"), *given[1:]])
+    with pytest.raises(SystemExit):
+        main()
+    assert capsys.readouterr().err.splitlines()[-1].endswith(said) and not (tmp_path / "x").exists()

@@ -134,6 +134,22 @@ def test_times_matter_as_each_family_has_it(files):
     assert not torch.equal(*(e.ids for e in read["qwen3_vl"]))
 
 
+@pytest.mark.parametrize("family", ["glm46v", "glm_ocr"])
+def test_glm_reads_a_video_beside_a_picture_as_pictures(family, files):
+    """transformers' own forward can't, and counts too few features of pictures."""
+    policy = VLM(PolicyConfig(model=f"tiny:{family}:hidden=32,layers=1"))
+    shown = [Clip(path=files[1], count=4), cases.picture(3)]
+    together, *alone = [Prompt(messages=[user_message("x", *part)]) for part in (shown, shown[:1], shown[1:])]
+    media = [policy.encode(prompt).media for prompt in alone]
+    found = policy.encode(together).media
+    assert found.keys() == {"pixel_values", "image_grid_thw"}
+    assert all(torch.equal(found[k], torch.cat([m[k] for m in media])) for k in found)
+    rollouts = cases.rollouts(policy, [together, alone[1]], group=2)
+    batch = pack(rollouts, cases.credit(1.0, -1.0, 0.5, 2.0), policy, shared_prefix=True, budget=10_000)
+    logprobs, gradient = cases.logprobs_and_gradient(policy, batch)
+    assert logprobs.isfinite().all() and gradient.isfinite().all() and gradient.any()
+
+
 def directly(policy, rollout, said):
     """transformers' own forward of the whole conversation: the logprobs of what was said in it."""
     encoded = theirs(policy, said, add_generation_prompt=False)

@@ -369,7 +369,8 @@ ROOMS = {
     **dict.fromkeys(("openvla", "qwen3_vl_moe", "internvl", "internvl3_5", "glm4v", "glm4v_moe", "glm46v", "smolvlm"), ""),
     **dict.fromkeys(("idefics3", "llava_onevision", "mistral3", "gemma3n", "gemma4", "paligemma", "llava", "pixtral"), ""),
     **dict.fromkeys(("deepseek_vl", "aya_vision", "cohere2_vision", "ovis2", "kimi_k25", "ernie4_5_vl_moe", "llama4"), ""),
-    **dict.fromkeys(("phi4_multimodal", "perception_lm", "qwen2_audio"), ""),
+    **dict.fromkeys(("phi4_multimodal", "perception_lm", "qwen2_audio", "qwen2_5_omni", "qwen3_omni_moe"), ""),
+    **dict.fromkeys(cases.LATER, ""),
     **dict.fromkeys(("qwen3_5", "minicpmv4_6", "minicpmv4_7", "qwen3_5_moe", "lfm2_vl"), ""),
 }
 """Family -> why it isn't decoded in rooms; empty if it is."""

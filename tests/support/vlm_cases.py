@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from PIL import Image
 
@@ -19,6 +20,12 @@ from mmrl.policies.vlm.tiny.tokens import CHAT_TEMPLATE, make_tokenizer
 from mmrl.policies.vlm.vlm import VLM
 
 FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
+LATER = ("llava_next", "granite4_vision", "glm_ocr", "paddleocr_vl", "exaone4_5", "muse_glimmer", "step3p7", "gemma4_unified")
+"""Families of which the page of verdicts, and the tests that need no model, are enough each day."""
+
+
+def with_later_slow(families):
+    return [pytest.param(family, marks=pytest.mark.slow) if family in LATER else family for family in families]
 
 
 @functools.cache

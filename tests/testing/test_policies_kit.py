@@ -28,8 +28,10 @@ TINY = "tiny:qwen3_5:hidden=32,layers=2"
 LONG = {"gemma3n", "phi4_multimodal"}
 """Families whose checks take half a minute."""
 ALIKE = {"gemma4", "qwen3_vl_moe", "qwen3_5_moe", "glm4v_moe", "glm46v", "minicpmv4_7", "internvl3_5", "cohere2_vision"}
+ALIKE |= {"qwen3_omni_moe"}
 """Families of which another one is a near relative; all are probed each day for the page of verdicts."""
-MARKS = dict.fromkeys(ALIKE, (pytest.mark.slow,)) | dict.fromkeys(LONG, (pytest.mark.slow, pytest.mark.exhaustive))
+MARKS = dict.fromkeys({*ALIKE, *cases.LATER}, (pytest.mark.slow,))
+MARKS |= dict.fromkeys(LONG, (pytest.mark.slow, pytest.mark.exhaustive))
 
 
 @pytest.mark.parametrize("family", [pytest.param(f, marks=MARKS.get(f, ())) for f in tiny.FAMILIES])

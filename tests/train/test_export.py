@@ -2,6 +2,7 @@
 
 import errno
 import json
+import re
 import shutil
 import tomllib
 from pathlib import Path
@@ -110,6 +111,20 @@ def test_the_card_has_the_evaluation_and_what_was_trained_on(made, base, tmp_pat
     [result] = data.eval_results
     assert (result.dataset_name, result.dataset_split, result.metric_type) == ("toy/colour", "test", "accuracy")
     assert result.metric_value == pytest.approx(last["value"]) and result.metric_args["n"] == 4
+
+
+@pytest.mark.parametrize(("first", "title"), [(0, "before training"), (1, "after step 1")])
+def test_the_card_has_the_first_evaluation_beside_the_last_one(made, tmp_path, first, title):
+    """A run that begins with an sft stage and goes on with rl is first evaluated between them."""
+    run = shutil.copytree(made["whole"], tmp_path / "run")
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    for row in rows:
+        if "eval" in row and row["step"] == 0:
+            row["step"], row["eval"]["value"] = first, 0.123
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    export_run(run, tmp_path / "out", which="last")
+    text = (tmp_path / "out" / "README.md").read_text()
+    assert f"| value (95% interval) | {title} | prompts |" in text and len(re.findall(r"\) \| 0\.123 \(.*\) \| 4 \|", text)) == 1
 
 
 def test_a_card_of_weights_that_were_not_evaluated_says_so(made, tmp_path):

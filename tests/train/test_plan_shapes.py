@@ -2,12 +2,14 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 
 from mmrl.api.errors import UserError
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.vlm import tiny
+from mmrl.policies.vlm.thinkers import whole_config
 from mmrl.train.plan.published import PUBLISHED, published
 from mmrl.train.plan.shapes import FAMILIES, shapes_of
 from mmrl.train.plan.sources import find_shapes
@@ -30,6 +32,28 @@ def test_tiny_models_have_these_weights(family, hidden, layers):
     model = tiny.skeleton(family, hidden=hidden, layers=layers)
     shapes = shapes_of(model.config.to_dict(), family)
     assert list(shapes.named()) == [(name, tuple(p.shape)) for name, p in model.named_parameters()]
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_thinker_is_counted_without_what_speaks(whole):
+    """Its tower and language model are as Qwen2.5-VL's; its weights are all of it, those that hear too."""
+    model = tiny.skeleton("qwen2_5_omni")
+    config = whole_config(model.config) if whole else model.config
+    shapes, like = shapes_of(config.to_dict(), "x"), shapes_of(tiny.skeleton("qwen2_5_vl").config.to_dict(), "y")
+    assert dict(shapes.named()) == {name: tuple(p.shape) for name, p in model.named_parameters()}
+    assert (shapes.vision, shapes.text) == (like.vision, replace(like.text, tied=False, vocabulary=shapes.text.vocabulary))
+    with pytest.raises(UserError, match="x is a qwen3_omni_moe_thinker, but mmrl plan supports only the Qwen-VL families"):
+        shapes_of(tiny.skeleton("qwen3_omni_moe").config.to_dict(), "x")
+
+
+def test_a_published_thinker_has_as_many_as_its_checkpoint():
+    """Qwen2.5-Omni-7B's sizes; the hub counts so many in yaolily/TimeChat-Captioner-GRPO-7B, a thinker alone."""
+    text = {"hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28, "num_attention_heads": 28}
+    text |= {"num_key_value_heads": 4, "vocab_size": 152064, "tie_word_embeddings": False}
+    vision = {"depth": 32, "hidden_size": 1280, "intermediate_size": 3420, "num_heads": 16, "out_hidden_size": 3584}
+    ears = {"d_model": 1280, "encoder_layers": 32, "encoder_ffn_dim": 5120, "num_mel_bins": 128, "output_dim": 3584}
+    inner = {"text_config": text, "vision_config": vision, "audio_config": ears}
+    assert shapes_of({"model_type": "qwen2_5_omni", "thinker_config": inner}, "x").parameters == 8_931_813_888
 
 
 @pytest.mark.parametrize("name", ["Qwen/Qwen2.5-VL-3B", "Qwen/Qwen2.5-VL-7B", "Qwen/Qwen3-VL-4B", "Qwen/Qwen3-VL-8B"])

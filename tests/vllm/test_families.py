@@ -11,9 +11,12 @@ import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not installed: make engines")
 
+import numpy as np
 import torch
 
 from mmrl.api.errors import UserError
+from mmrl.api.media.clips import VideoFrames
+from mmrl.api.types import Prompt, user_message
 from mmrl.config.sections import ComputeConfig, LoraConfig, PolicyConfig
 from mmrl.policies.vlm import tiny
 from mmrl.policies.vlm.vlm import VLM
@@ -33,8 +36,9 @@ SERVED = {
     "glm4v": "float32",  # patches beside each other; frames of a video are pictures
     "aya_vision": "float32",  # vLLM has no class of its own, and runs transformers'
     "qwen3_5": "bfloat16",  # layers with a recurrent state
+    "qwen2_5_omni": "float32",  # the thinker of a whole model, whose weights have names of their own there
 }
-VIDEOS = {"internvl", "glm4v", "qwen3_5"}
+VIDEOS = {"internvl", "glm4v", "qwen3_5", "qwen2_5_omni_thinker"}
 APART = 4.0
 """A planted fault moves log-probabilities at least so many times as much as what is left without one."""
 
@@ -101,6 +105,27 @@ def test_it_follows_adapters_and_these_checks_see_what_it_is_not_given(pair, mon
     handed = generator.prompt
     monkeypatch.setattr(generator, "prompt", lambda one: handed(dataclasses.replace(one, media=darkened(one.media))))
     assert means(gaps(policy, generator, pictures))["two pictures"] > APART * now, "other pictures"
+
+
+def test_a_prompt_with_a_sound_is_refused(pair):
+    _, policy, generator = pair
+    if not policy.family.hears:
+        pytest.skip("it hears nothing")
+    inputs = policy.encode(Prompt(messages=[user_message("What is heard?", *policy.family.samples())]))
+    with pytest.raises(UserError, match="can't serve a qwen2_5_omni_thinker model: it isn't given sounds yet: use \"local\""):
+        generator.prompt(inputs)
+
+
+def test_times_of_frames_are_not_rounded_to_the_type_of_the_weights(pair, monkeypatch):
+    """bfloat16 has 8 bits: 0.74 s would be a position less at 25 positions a second."""
+    _, policy, generator = pair
+    if not policy.family.hears:
+        pytest.skip("it is told no times")
+    frames = VideoFrames(frames_THWC=np.zeros((4, 56, 56, 3), np.uint8), times_s=(0.0, 0.37, 0.74, 1.11), duration_s=1.48)
+    inputs = policy.encode(Prompt(messages=[user_message("What moves?", frames)]))
+    monkeypatch.setattr(type(policy.model), "dtype", torch.bfloat16)
+    (item,) = generator.prompt.items(inputs)["video"]
+    assert float(item["second_per_grid_ts"].data) == pytest.approx(0.74, abs=1e-6)
 
 
 def darkened(media):

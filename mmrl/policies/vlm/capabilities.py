@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Head = Literal["plain", "softcap", "scale", "divide"]
+Head = Literal["plain", "softcap", "scale", "multiply", "divide"]
 Way = Literal["dense", "blocks", "flex"]
 """How attention is computed, see `attention`."""
 

@@ -88,7 +88,28 @@ COORDINATE_FORMATS: dict[str, tuple[CoordinateFormat | None, str]] = {
     "perception_lm": (None, "nothing found"),
     "phi4_multimodal": (None, "nothing found"),
     "smolvlm": (None, "nothing found"),
+    "llava_next": (
+        None,
+        "of a padded square in Visual Genome's rows, and nobody agrees on RefCOCO's: haotian-liu/LLaVA issues 606 and 822",
+    ),
+    "granite4_vision": (None, "nothing found"),
+    "gemma4_unified": (None, "nothing found for Gemma 4 12B; the others of its generation are above"),
+    "glm_ocr": (None, "boxes come from a layout detector beside it: 99991/Simple-GLM-OCR issue 2; zai-org/GLM-OCR issue 151"),
+    "paddleocr_vl": (None, "nothing found"),
+    "exaone4_5": (None, "nothing found"),
+    "muse_glimmer": (None, "nothing found"),
+    "step3p7": (None, "nothing found"),
     "qwen2_audio": (None, "it sees no pictures"),
+    "qwen2_5_omni_thinker": (
+        None,
+        "QwenLM/Qwen2.5-Omni issues 236 and 392 ask for it, without an answer of the team; its vision tower is that of "
+        "Qwen2.5-VL, which writes model-pixels",
+    ),
+    "qwen3_omni_moe_thinker": (
+        _THOUSANDTHS,
+        "QwenLM/Qwen3-Omni, README.md at 0309c20: the cookbook object_grounding, which draws bbox_2d / 1000 * width (a copy: "
+        "gpubuilders/OmniModel, sdk/omni-sdk/notebooks/object_grounding.py at a1109c3)",
+    ),
 }
 """`model_type` -> the format, or None, and its source."""
 

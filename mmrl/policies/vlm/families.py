@@ -12,10 +12,13 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import numpy as np
 import torch
 
 from mmrl.api.errors import UserError
+from mmrl.api.media.sounds import Waveform
 from mmrl.policies.batches import MicroBatch, Shared
+from mmrl.policies.layers import cache_argument
 from mmrl.policies.resizing import center_crop, resize
 from mmrl.policies.vlm import attention
 from mmrl.policies.vlm.capabilities import UNKNOWN, Capabilities
@@ -40,8 +43,10 @@ class Family:
     """Value of `token_type_ids` and the like for a completion's tokens."""
     has_turns = True
     """A conversation may go on after an answer."""
+    sees = True
+    """It takes pictures."""
     hears = False
-    """Sounds are shown to it, and no pictures."""
+    """It takes sounds."""
     no_videos = ""
     """Why videos can't be shown although the processor takes them."""
     shares_prompt = True
@@ -67,11 +72,16 @@ class Family:
         attention.use(self.model, capabilities.way)
         share_states(self.model, capabilities.recurrent, capabilities.continues)
 
-    def sample(self) -> Any:
-        """A small picture, or a short sound for a model that hears, to try the model with."""
+    def samples(self) -> tuple[Any, ...]:
+        """A small picture if the model sees, and a short sound if it hears, to try it with."""
         from PIL import Image
 
-        return Image.new("RGB", (64, 64), (90, 140, 40))
+        found: list[Any] = [Image.new("RGB", (64, 64), (90, 140, 40))] if self.sees else []
+        if self.hears:
+            rate = self.processor.feature_extractor.sampling_rate
+            tone_T = np.sin(2 * np.pi * 440 * np.arange(rate // 4) / rate)
+            found.append(Waveform(samples_T=tone_T.astype(np.float32), rate=rate))
+        return tuple(found)
 
     @property
     def goes_on(self) -> bool:
@@ -141,6 +151,11 @@ class Family:
         return hasattr(self.base, "get_rope_index")
 
     @property
+    def counts_by_types(self) -> bool:
+        """These positions are counted by the types of tokens."""
+        return self.has_axes and "mm_token_type_ids" in inspect.signature(self.base.get_rope_index).parameters
+
+    @property
     def base(self) -> Any:
         """The model without its output head; all of it, if it puts pictures in among the text itself (Llama 4)."""
         return self.model.base_model if self.model.base_model is not self.model else getattr(self.model, "model", self.model)
@@ -177,18 +192,22 @@ class Family:
         cache: Any = None,
     ) -> torch.Tensor:
         """The last hidden states [B, S, H]. positions: int64 [axes, B, S]. cache: read and extended."""
-        given = {"input_ids": ids_BS, "attention_mask": mask, "past_key_values": cache, "use_cache": cache is not None}
-        given |= {"position_ids": positions if self.has_axes else positions[0], **self.with_media(media)}
         base = self.base
+        given = {"input_ids": ids_BS, "attention_mask": mask, cache_argument(base): cache, "use_cache": cache is not None}
+        given |= {"position_ids": positions if self.has_axes else positions[0], **self.with_media(media)}
         if base is not self.model:
             found: torch.Tensor = base(**given).last_hidden_state
             return found
         seen: list[torch.Tensor] = []
-        hook = decoder_of(base).register_forward_hook(lambda module, args, output: seen.append(output.last_hidden_state))
+        hooks = (
+            decoder_of(base).register_forward_hook(lambda module, args, output: seen.append(output.last_hidden_state)),
+            self.model.get_output_embeddings().register_forward_pre_hook(last_tokens),
+        )
         try:
             base(**given, logits_to_keep=1)
         finally:
-            hook.remove()
+            for hook in hooks:
+                hook.remove()
         return seen[-1]
 
     @property
@@ -260,7 +279,7 @@ class Family:
                 return self.head(self.hidden(ids_NS, mask, positions, media, cache)[:, -1])
             if not cache.get_seq_length():
                 self.forget_positions()
-            given = {"past_key_values": cache, "use_cache": True, "logits_to_keep": 1, **self.with_media(media)}
+            given = {cache_argument(self.model): cache, "use_cache": True, "logits_to_keep": 1, **self.with_media(media)}
             found: torch.Tensor = self.model(input_ids=ids_NS, attention_mask=mask, **given).logits[:, -1]
             return found
 
@@ -281,6 +300,11 @@ class Family:
         for module in (self.model, self.model.base_model, getattr(self.model, "model", None)):
             if module is not None and getattr(module, "rope_deltas", None) is not None:
                 module.rope_deltas = None
+
+
+def last_tokens(head: Any, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """A forward pre-hook of an output head, for models that don't know `logits_to_keep`: the last token of each row alone."""
+    return (args[0][:, -1:], *args[1:]) if args and args[0].ndim == 3 else None
 
 
 def decoder_of(model: Any) -> Any:

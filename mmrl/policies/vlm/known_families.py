@@ -6,14 +6,14 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import torch
 
-from mmrl.api.media.sounds import Waveform
 from mmrl.policies.resizing import crop_like_tensorflow, resize
 from mmrl.policies.vlm.capabilities import UNKNOWN, Capabilities
 from mmrl.policies.vlm.families import Family
+from mmrl.policies.vlm.hearing import hear_apart
 from mmrl.policies.vlm.plugin_families import plugin_family
+from mmrl.policies.vlm.prompt_inputs import FRAMES, SECONDS_PER_GRID, SOUNDS
 from mmrl.policies.vlm.vision import speed_up
 
 
@@ -91,6 +91,16 @@ class Converted(Family):
         return {k: v.to(self.model.dtype) if v.is_floating_point() else v for k, v in given.items()}
 
 
+class NemotronOmni(Family):
+    """Nemotron 3 Nano Omni: its output embeddings are its language model's, which transformers' class doesn't hand on."""
+
+    no_videos = "in transformers 5.19 its processor reads the times of one video alone, and not in a list"
+
+    def __init__(self, model: Any, processor: Any, capabilities: Capabilities = UNKNOWN) -> None:
+        model.get_output_embeddings = model.language_model.get_output_embeddings
+        super().__init__(model, processor, capabilities)
+
+
 class KimiK25(Converted):
     no_videos = "in transformers 5.19 it counts the tokens of each frame, and has those of all frames together"
 
@@ -121,7 +131,7 @@ class QwenVL(Family):
 
     def __init__(self, model: Any, processor: Any, capabilities: Capabilities = UNKNOWN) -> None:
         super().__init__(model, processor, capabilities)
-        speed_up(model.model)
+        speed_up(self.base)
 
     def model_sizes(self, encoded: Mapping[str, torch.Tensor]) -> tuple[tuple[int, int], ...]:
         patch = self.model.config.vision_config.patch_size
@@ -137,16 +147,49 @@ class Qwen3VL(QwenVL):
 class Qwen2Audio(Family):
     """Qwen2-Audio: an encoder like Whisper's, whose features of a sound stand where its placeholders are."""
 
-    hears = True
+    sees, hears = False, True
 
     def __init__(self, model: Any, processor: Any, capabilities: Capabilities = UNKNOWN) -> None:
         super().__init__(model, processor, capabilities)
         model.model.audio_tower.embed_positions.requires_grad_(False)  # as its class says, which transformers forgets in loading
 
-    def sample(self) -> Waveform:
-        rate = self.processor.feature_extractor.sampling_rate
-        tone_T = np.sin(2 * np.pi * 440 * np.arange(rate // 4) / rate)
-        return Waveform(samples_T=tone_T.astype(np.float32), rate=rate)
+
+class QwenOmni(QwenVL):
+    """The thinkers of Qwen2.5-Omni and Qwen3-Omni. They put pictures and sounds in among the text themselves."""
+
+    hears = True
+
+    @property
+    def base(self) -> Any:
+        return self.model
+
+    def positions(self, ids_S: torch.Tensor, encoded: Mapping[str, torch.Tensor]) -> torch.Tensor | None:
+        """As the model counts them: sounds as text, and frames of videos by their times, with fractions in Qwen3-Omni."""
+        if not self.capabilities.packs:
+            return None
+        frames = encoded.get(FRAMES)
+        counted: torch.Tensor = self.model.get_rope_index(
+            ids_S[None],
+            encoded.get("image_grid_thw"),
+            encoded.get("video_grid_thw"),
+            torch.ones_like(ids_S)[None],
+            audio_seqlens=None if frames is None else frames.sum(-1),
+            second_per_grids=encoded.get(SECONDS_PER_GRID),
+        )[0][:, 0]
+        return counted
+
+    def arranged(self, encoded: dict[str, torch.Tensor], ids_S: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Spectrograms end with the longest sound; Qwen2.5-Omni's processor fills them up to five minutes."""
+        longest = int(encoded[FRAMES].sum(-1).max()) if FRAMES in encoded else 0
+        return {k: v[..., :longest].clone() if k in SOUNDS else v for k, v in encoded.items()}
+
+
+class Qwen3Omni(QwenOmni):
+    """Qwen3-Omni's thinker: its tower for sounds."""
+
+    def __init__(self, model: Any, processor: Any, capabilities: Capabilities = UNKNOWN) -> None:
+        super().__init__(model, processor, capabilities)
+        hear_apart(model.audio_tower)
 
 
 class OpenVLAFamily(Family):
@@ -197,6 +240,8 @@ class OpenVLAFamily(Family):
 FAMILIES: dict[str, type[Family]] = {
     "openvla": OpenVLAFamily,
     "qwen2_audio": Qwen2Audio,
+    "qwen2_5_omni_thinker": QwenOmni,
+    "qwen3_omni_moe_thinker": Qwen3Omni,
     "qwen2_vl": QwenVL,
     "qwen2_5_vl": QwenVL,
     "qwen3_vl": Qwen3VL,
@@ -209,8 +254,12 @@ FAMILIES: dict[str, type[Family]] = {
     "glm4v": GLM,
     "glm4v_moe": GLM,
     "glm46v": GLM,
+    "glm_ocr": GLM,
+    "glmga": GLM,
     "gemma4": Gemma4,
+    "gemma4_unified": Gemma4,
     "kimi_k25": KimiK25,
+    "nemotron_h_omni": NemotronOmni,
     "llama4": Converted,
     "perception_lm": PerceptionLM,
     "minicpmv4_6": MiniCPM,
@@ -218,7 +267,12 @@ FAMILIES: dict[str, type[Family]] = {
 }
 
 
-UNSUPPORTED = {"mllama": "it reads pictures by cross-attention, which can't be trained here: choose another model"}
+_ACROSS = "it reads pictures by cross-attention, which can't be trained here: choose another model"
+UNSUPPORTED = {
+    "mllama": _ACROSS,
+    "idefics": _ACROSS,
+    "diffusion_gemma": "it writes by diffusion, and models that write a token after the other are trained here: choose another",
+}
 """`model_type` -> why such a model is refused."""
 
 

@@ -4,11 +4,12 @@ video processors and not by the family's name. Attributes are those of transform
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from mmrl.api.errors import UserError
+from mmrl.api.media.sounds import MAX_SECONDS
 
 SOFT_TOKENS = (70, 140, 280, 560, 1120)
 """The numbers of tokens that Gemma 4 was trained with; its processor takes no other: `_SUPPORTED_SOFT_TOKENS` of
@@ -68,19 +69,28 @@ class SoundLimits:
 
 
 def sound_limits(processor: Any) -> SoundLimits:
-    """The limits of a processor whose `feature_extractor` is Whisper's."""
+    """The limits of a processor whose `feature_extractor` is Whisper's, which cuts sounds unless the processor says otherwise, as
+    Qwen3-Omni's does."""
     ears = processor.feature_extractor
+    defaults = _defaults(processor, "audio_kwargs")
     return SoundLimits(
         rate=int(ears.sampling_rate),
         least_s=LEAST_FRAMES * ears.hop_length / ears.sampling_rate,
-        most_s=ears.n_samples / ears.sampling_rate,
+        most_s=ears.n_samples / ears.sampling_rate if defaults.get("truncation", True) else MAX_SECONDS,
     )
 
 
 def _cuts(processor: Any) -> bool:
     """Whether pictures are cut into tiles: the processor may say so over the image processor's head, as InternVL's does."""
-    defaults = getattr(getattr(processor, "valid_processor_kwargs", None), "_defaults", {}).get("images_kwargs", {})
+    defaults = _defaults(processor, "images_kwargs")
     return bool(defaults.get("crop_to_patches", processor.image_processor.crop_to_patches))
+
+
+def _defaults(processor: Any, kind: str) -> Mapping[str, Any]:
+    """What a processor asks of a part of it unless told otherwise: an attribute of its class, and in transformers up to 5.19 of
+    its arguments'."""
+    known: Mapping[str, Any] = getattr(processor, kind, None) or {}
+    return known or getattr(getattr(processor, "valid_processor_kwargs", None), "_defaults", {}).get(kind, {})
 
 
 def _attribute(owner: Any, *names: str) -> Any:
@@ -162,6 +172,45 @@ def _by_image_tokens(images: Any, low: int, high: int) -> dict[str, Any]:
     return found | {"min_image_tokens": least, "max_image_tokens": max(most, least)}
 
 
+def _by_merged_tokens(images: Any, low: int, high: int) -> dict[str, Any]:
+    """GLM-5-Next; and Muse Glimmer, which has no least number of tokens."""
+    cell = (int(images.patch_size) * int(images.merge_size)) ** 2
+    if high and high < cell:
+        raise _too_small(f"a picture's token has {cell} pixels", cell)
+    most = max(high // cell or int(images.max_image_tokens), -(-low // cell))
+    if not hasattr(images, "min_image_tokens"):
+        _not_enlarged(low, cell, "its processor enlarges no pictures")
+        return {"max_image_tokens": most}
+    return {"min_image_tokens": -(-low // cell) or min(int(images.min_image_tokens), most), "max_image_tokens": most}
+
+
+def _by_num_patches(images: Any, low: int, high: int) -> dict[str, Any]:
+    """Nemotron 3 Nano Omni."""
+    patch, merge = int(images.patch_size) ** 2, round(1 / images.downsample_ratio) ** 2
+    if high and high < patch * merge:
+        raise _too_small(f"a picture's token has {patch * merge} pixels", patch * merge)
+    least = -(-low // patch)
+    most = high // patch or max(int(images.max_num_patches), 2 * least)  # no picture is enlarged if both are equal
+    return {"min_num_patches": least or min(int(images.min_num_patches), most), "max_num_patches": most}
+
+
+def _by_crops(images: Any, low: int, high: int) -> dict[str, Any]:
+    """Step 3.7: the whole at one size, and crops of a larger picture. transformers 5.19 takes the largest size of the processor
+    alone, and none that it is told."""
+    least, most = math.prod(_size(images).values()), int(images.max_image_size) ** 2
+    shape = f"its pictures have {least} pixels, and larger ones up to {most} in crops"
+    _not_enlarged(low, least, shape)
+    if high and high < most:
+        raise _too_small(shape, most)
+    return {}
+
+
+def _of_one_square(images: Any, low: int, high: int) -> dict[str, Any]:
+    """Aria: all pictures are padded to a square."""
+    side = int(images.max_image_size)
+    return _fixed({"height": side, "width": side}, low, high)
+
+
 def _by_slices(images: Any, low: int, high: int) -> dict[str, Any]:
     """MiniCPM-V: a picture is scaled to a number of pixels, and a larger one is cut into slices of as many."""
     slice_ = int(images.scale_resolution) ** 2
@@ -239,6 +288,11 @@ def _of_one_size(images: Any, low: int, high: int) -> dict[str, Any]:
     size = _size(images, "crop_size") if getattr(images, "do_center_crop", None) else _size(images)
     if not {"height", "width"} <= size.keys():
         raise UserError(f"policy.min_pixels, max_pixels: a {type(images).__name__} has no such limits: leave them out")
+    return _fixed(size, low, high)
+
+
+def _fixed(size: Mapping[str, int], low: int, high: int) -> dict[str, Any]:
+    """No limits, as all pictures have this size. Raises UserError if it isn't within them."""
     pixels = size["height"] * size["width"]
     shape = f"its pictures are always {size['width']} x {size['height']}"
     if low > pixels:
@@ -249,6 +303,10 @@ def _of_one_size(images: Any, low: int, high: int) -> dict[str, Any]:
 
 
 _WAYS: tuple[tuple[tuple[str, ...], Callable[[Any, int, int], dict[str, Any]]], ...] = (
+    (("max_image_tokens", "merge_size"), _by_merged_tokens),
+    (("max_num_patches", "downsample_ratio"), _by_num_patches),
+    (("max_image_size", "vision_patch_size"), _by_crops),
+    (("max_image_size", "min_image_size"), _of_one_square),
     (("merge_size", "patch_size"), _by_pixels),
     (("max_soft_tokens", "pooling_kernel_size"), _by_soft_tokens),
     (("max_image_tokens", "encoder_patch_size"), _by_image_tokens),

@@ -16,6 +16,7 @@ from mmrl.policies.names import refuse_path
 from mmrl.policies.vlm import attention, suitability, tiny, weights
 from mmrl.policies.vlm.coordinate_formats import format_of
 from mmrl.policies.vlm.suitability import MODEL_CURE, named_class
+from mmrl.policies.vlm.thinkers import thinker_class, thinker_config
 
 
 def load(config: PolicyConfig, name: str, seed: int) -> tuple[Any, Any]:
@@ -92,7 +93,7 @@ def examine(name: str, trusted: bool, adapters: Sequence[Path]) -> Any:
     suitability.refuse_kind(name, settings, trusted)
     kind, folder = str(settings.get("model_type", "")), Path(name)
     try:
-        config = AutoConfig.from_pretrained(name, trust_remote_code=trusted)
+        config = thinker_config(AutoConfig.from_pretrained(name, trust_remote_code=trusted))
     except Exception as error:
         raise _unloadable(name, error, kind) from error
     suitability.refuse_config(name, config)
@@ -136,6 +137,8 @@ def auto_class(name: str, trusted: bool) -> Any:
     from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 
     settings = PreTrainedConfig.get_config_dict(name)[0]
+    if thinker := thinker_class(str(settings.get("model_type"))):
+        return thinker
     own = settings.get("auto_map", {}) if trusted else {}
     if AutoModelForCausalLM.__name__ in own and AutoModelForImageTextToText.__name__ not in own:
         return AutoModelForCausalLM
@@ -147,7 +150,7 @@ def without_weights(name: str, trusted: bool) -> Any:
     """The model of a folder or hub name on torch's meta device: all weights have names and shapes, none has values."""
     from transformers import AutoConfig
 
-    settings = AutoConfig.from_pretrained(name, trust_remote_code=trusted)
+    settings = thinker_config(AutoConfig.from_pretrained(name, trust_remote_code=trusted))
     kind = auto_class(name, trusted)
     with torch.device("meta"):
         if hasattr(kind, "from_config"):
@@ -182,7 +185,7 @@ def _load_weights(config: PolicyConfig, name: str) -> Any:
         model, report = auto_class(name, config.trust_remote_code).from_pretrained(
             name,
             dtype=getattr(torch, config.dtype),
-            attn_implementation=config.dense_attention,
+            attn_implementation=attention.asked(config.dense_attention),
             use_safetensors=True,
             trust_remote_code=config.trust_remote_code,
             output_loading_info=True,

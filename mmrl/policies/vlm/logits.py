@@ -10,9 +10,16 @@ import torch
 
 from mmrl.policies.vlm.capabilities import Head
 
-NUMBERS: Mapping[Head, str] = {"softcap": "final_logit_softcapping", "scale": "logit_scale", "divide": "logits_scaling"}
+NUMBERS: Mapping[Head, str] = {
+    "softcap": "final_logit_softcapping",
+    "scale": "logit_scale",
+    "multiply": "logits_scaling",
+    "divide": "logits_scaling",
+}
 """What follows the output embeddings -> its number in a model's configuration. `softcap`: Gemma 2 (Gemma Team 2024, section 2),
-logits stay within a bound; `scale`: Cohere's Command models; `divide`: IBM's Granite models."""
+logits stay within a bound; `scale`: Cohere's Command models; `multiply`: HyperCLOVA X; `divide`: IBM's Granite models."""
+FACTOR = "output_multiplier"
+"""What Muse Glimmer multiplies by before it caps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +30,13 @@ class Logits:
     """The output embeddings, a module."""
     kind: Head
     number: float
+    factor: float = 1.0
+    """Of the output embeddings' products, before a `softcap`."""
 
     @staticmethod
     def of(model: Any, kind: Head) -> Logits:
-        return Logits(model.get_output_embeddings(), kind, _number(model, kind))
+        factor = getattr(model.config.get_text_config(), FACTOR, None) or 1.0
+        return Logits(model.get_output_embeddings(), kind, _number(model, kind), factor)
 
     def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
         return self.after(self.out(hidden))
@@ -34,16 +44,18 @@ class Logits:
     def after(self, products: torch.Tensor) -> torch.Tensor:
         """The logits, from the output embeddings' products."""
         if self.kind == "softcap":
-            return torch.tanh(products / self.number) * self.number
-        if self.kind == "scale":
+            scaled = products if self.factor == 1 else products * self.factor
+            return torch.tanh(scaled / self.number) * self.number
+        if self.kind in ("scale", "multiply"):
             return products * self.number
         return products / self.number if self.kind == "divide" else products
 
     def slope_(self, d_logits: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
         """Gradients of the logits -> of the products, in place."""
         if self.kind == "softcap":
-            return d_logits.mul_(1 - (logits.to(d_logits.dtype) / self.number).square())
-        if self.kind == "scale":
+            d_scaled = d_logits.mul_(1 - (logits.to(d_logits.dtype) / self.number).square())
+            return d_scaled if self.factor == 1 else d_scaled.mul_(self.factor)
+        if self.kind in ("scale", "multiply"):
             return d_logits.mul_(self.number)
         return d_logits.div_(self.number) if self.kind == "divide" else d_logits
 

@@ -39,6 +39,8 @@ CONTRAST = 5.0
 LAYERS = 8
 """Of deeper models the first layers are tried, as many as it takes to have one of each kind and a layer behind it."""
 COMPLETIONS, LENGTH = 3, 5
+CHOSEN = ("index_topk", "index_topk_blocks")
+"""How many keys, or blocks of keys, a token chooses by an index of its own: DeepSeek-V3.2's and GLM-5's, and MiniMax-M3's."""
 TEXTS = ("What is it?", "Say in other words what is shown.")
 
 
@@ -81,7 +83,7 @@ def probe(family: Family, encode: Callable[[Prompt], PromptInputs], ways: Sequen
     layers = tuple(dict.fromkeys(getattr(config, "layer_types", None) or ("full_attention",)))
     found = Capabilities(packs=False, recurrent=kinds, attention=layers)
     refused = "" if family.shares_prompt else "its family says that it can't share a prompt"
-    if getattr(config, "index_topk", None):  # as GLM-5's; a short row has fewer keys, and would show nothing
+    if any(getattr(config, name, None) for name in CHOSEN):  # a short row has fewer keys, and would show nothing
         refused = "each token attends to some keys, of which other completions would take places"
     if refused:
         family.use(replace(found, why_not=refused))
@@ -191,7 +193,7 @@ def _rounding(family: Family, trial: _Trial, wanted: torch.Tensor, gradient: tor
 def _trial(
     family: Family, tried: Capabilities, encode: Callable[[Prompt], PromptInputs], text: str, length: int = LENGTH
 ) -> _Trial:
-    prompt = Prompt(messages=[user_message(text, family.sample())])
+    prompt = Prompt(messages=[user_message(text, *family.samples())])
     family.use(UNKNOWN)
     counted = encode(prompt)
     family.use(tried)

@@ -21,7 +21,7 @@ from mmrl.config.sections import VideoConfig
 from mmrl.policies.vlm.coordinate_formats import UnknownFormat
 from mmrl.policies.vlm.families import Family
 from mmrl.policies.vlm.limits import SoundLimits, sound_limits, video_factor
-from mmrl.policies.vlm.prompt_inputs import PromptInputs, can_join, concatenate
+from mmrl.policies.vlm.prompt_inputs import FRAMES, SECONDS_PER_GRID, PromptInputs, can_join, concatenate
 from mmrl.policies.vlm.prompt_media import PromptMedia
 from mmrl.policies.vlm.row_lengths import longest_row
 
@@ -113,7 +113,7 @@ class PromptProcessor:
         encoded = self._encode_text(where, self._after_an_answer(following), media)
         ids = encoded.pop("input_ids")[0]
         if len(ids) and len(token_ids) and int(ids[0]) in self.eos and token_ids[-1] in self.eos:
-            along = {k for k, v in encoded.items() if k != ALONG_TIME and v.ndim == 2 and v.shape[:2] == (1, len(ids))}
+            along = {k for k, v in encoded.items() if k != FRAMES and v.ndim == 2 and v.shape[:2] == (1, len(ids))}
             ids, encoded = ids[1:], {k: v[:, 1:] if k in along else v for k, v in encoded.items()}
         positions = inputs.positions
         start, answered = inputs.next_position, torch.tensor(token_ids, dtype=torch.long)
@@ -209,7 +209,8 @@ class PromptProcessor:
     ) -> dict[str, torch.Tensor]:
         """The processor's tensors of a conversation, with the head of the next answer."""
         shown: dict[str, Any] = {"tools": list(tools)} if tools else {}
-        limits = {"images_kwargs": dict(self.limits)} if self.limits and media.images else {}
+        options: dict[str, Any] = {"text_kwargs": self._text_options} if self._text_options else {}
+        options |= {"images_kwargs": dict(self.limits)} if self.limits and media.images else {}
         try:
             if media.videos or media.sounds:  # their times and rates are passed separately, which the template can't do
                 text = self.processor.apply_chat_template([messages], tokenize=False, add_generation_prompt=True, **shown)[0]
@@ -221,7 +222,7 @@ class PromptProcessor:
                 return_dict=True,
                 return_tensors="pt",
                 add_generation_prompt=True,
-                processor_kwargs=limits,
+                processor_kwargs=options,
                 **shown,
             )
         except UserError:
@@ -233,16 +234,26 @@ class PromptProcessor:
     def _encode_text(self, where: str, text: str, media: PromptMedia, begins: bool = False) -> dict[str, torch.Tensor]:
         """The processor's tensors of a text after the chat template, with these media in it. begins: the tokenizer may add the
         tokens of a text's beginning."""
-        options = {"text_kwargs": {"add_special_tokens": begins}, **media.arguments(self.processor, self.limits)}
+        text_options = {"add_special_tokens": begins, **self._text_options}
+        options = {"text_kwargs": text_options, **media.arguments(self.processor, self.limits)}
         try:
             encoded = self.processor(text=[text], return_tensors="pt", **options)
         except Exception as err:
             raise _unfit(where, err) from err
+        if SECONDS_PER_GRID in encoded:  # Qwen-Omni's take one rate for all videos
+            encoded[SECONDS_PER_GRID] = media.seconds_per_grid(self.processor.video_processor.temporal_patch_size)
         return self._tensors(encoded)
+
+    @functools.cached_property
+    def _text_options(self) -> dict[str, bool]:
+        """Types of tokens are asked for if a model counts its positions by them: Cosmos 3 Edge's processor gives none unasked."""
+        return {"return_mm_token_type_ids": True} if self.family.counts_by_types else {}
 
     def _tensors(self, encoded: Mapping[str, Any]) -> dict[str, torch.Tensor]:
         """The outputs of the processor that the model takes."""
-        kept = {k: v for k, v in encoded.items() if k not in ("attention_mask", "labels")}  # PaliGemma's makes labels
+        kept = {
+            k: v for k, v in encoded.items() if k not in ("attention_mask", "labels", "video_metadata")
+        }  # PaliGemma's makes labels
         dtype = self.family.model.dtype  # Llama 4's gives pictures in bfloat16 to any model, and not all models convert them
         return self.family.with_media({k: v.to(dtype) if "pixel_values" in k else v for k, v in kept.items()})
 
@@ -251,7 +262,7 @@ class PromptProcessor:
         found = PromptMedia()
 
         def part(p: Mapping[str, Any]) -> dict[str, Any]:
-            if p["type"] in ("image", "video") and self.family.hears:
+            if p["type"] in ("image", "video") and not self.family.sees:
                 kind = self.family.model.config.model_type
                 raise UserError(f"a {kind} model hears sounds and sees nothing: choose another model for pictures")
             if p["type"] == "image":
@@ -289,7 +300,7 @@ class PromptProcessor:
         """Rate and length of a sound as the model hears it."""
         if not self.family.hears:
             kind = self.family.model.config.model_type
-            raise UserError(f"a {kind} model can't hear sounds here: choose one that does, such as Qwen/Qwen2-Audio-7B-Instruct")
+            raise UserError(f"a {kind} model can't hear sounds here: choose one that does, such as Qwen/Qwen2.5-Omni-3B")
         return sound_limits(self.processor)
 
     @functools.cached_property
@@ -308,7 +319,7 @@ class PromptProcessor:
 
     def _check_text(self, where: str, messages: Iterable[Mapping[str, Any]]) -> None:
         """Raise UserError for text that the processor would take for a picture or a sound."""
-        what = "sound" if self.family.hears else "picture"
+        what = "picture's or sound" if self.family.sees and self.family.hears else "picture" if self.family.sees else "sound"
         texts = [part["text"] for message in messages for part in message["content"] if part["type"] == "text"]
         if found := next((token for token in self.reserved for text in texts if token in text), None):
             raise UserError(f"{where}: the text (with hint and condition) contains {found!r}, a {what}'s placeholder: remove it")
@@ -334,12 +345,8 @@ class PromptProcessor:
         return self.tokenizer.decode(list(ids), skip_special_tokens=True)
 
 
-ALONG_TIME = "feature_attention_mask"
-"""An argument [sounds, frames] that tells which frames of a spectrogram are sound; it doesn't run along the tokens."""
-
-
 def _per_token(encoded: Mapping[str, torch.Tensor], length: int) -> set[str]:
-    return {k for k, v in encoded.items() if k not in (SECONDS, ALONG_TIME) and v.ndim == 2 and tuple(v.shape) == (1, length)}
+    return {k for k, v in encoded.items() if k not in (SECONDS, FRAMES) and v.ndim == 2 and tuple(v.shape) == (1, length)}
 
 
 def _clocks(encoded: Mapping[str, Any]) -> dict[str, torch.Tensor]:

@@ -11,6 +11,12 @@ from mmrl.api.coordinates import CoordinateFormat
 
 TRUE_SIZES = ("image_sizes", "pixel_attention_mask")
 """Keyword arguments that tell a model which part of each picture is padding."""
+FRAMES = "feature_attention_mask"
+"""An argument [sounds, frames] that tells which frames of a spectrogram are sound; it doesn't run along the tokens."""
+SOUNDS = ("input_features", FRAMES)
+"""Keyword arguments of sounds, of which the model is told what is padding."""
+SECONDS_PER_GRID = "video_second_per_grid"
+"""Keyword argument of Qwen-Omni: the seconds that each video's frames are apart, times the frames of a patch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +26,8 @@ class PromptInputs:
     ids: torch.Tensor
     """int64 [S]."""
     positions: torch.Tensor | None
-    """int64 [axes, S]; None if the model computes them."""
+    """int64 [axes, S], or float32 where frames of a video lie between two positions (Qwen3-Omni); None if the model computes
+    them."""
     media: Mapping[str, torch.Tensor]
     """Keyword arguments of the forward that don't run along the tokens: pixels, grids."""
     token_types: Mapping[str, torch.Tensor]
@@ -32,9 +39,9 @@ class PromptInputs:
     coordinate_format: CoordinateFormat = CoordinateFormat.PIXELS
 
     @property
-    def next_position(self) -> int:
-        """The rotary position of the first completion token."""
-        return len(self.ids) if self.positions is None else int(self.positions.max()) + 1
+    def next_position(self) -> float:
+        """The rotary position of the first completion token: an int, or a float for positions with fractions."""
+        return len(self.ids) if self.positions is None else self.positions.max().item() + 1
 
     @property
     def media_rows(self) -> dict[str, int]:
@@ -73,7 +80,7 @@ class PromptInputs:
 
 def can_join(media: Sequence[Mapping[str, torch.Tensor]]) -> bool:
     """Whether `concatenate` is exact: the tensors differ along their first axis alone, or the model is told what is padding."""
-    shapes = [{m[k].shape[1:] for m in media if k in m} for k in {k for m in media for k in m}]
+    shapes = [{m[k].shape[1:] for m in media if k in m} for k in {k for m in media for k in m}.difference(SOUNDS)]
     return all(len(found) == 1 for found in shapes) or any(name in m for m in media for name in TRUE_SIZES)
 
 

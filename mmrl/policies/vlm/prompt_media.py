@@ -22,6 +22,10 @@ class PromptMedia:
     sounds: list[Waveform] = field(default_factory=list)
     """All at the model's rate."""
 
+    def seconds_per_grid(self, frames: int) -> torch.Tensor:
+        """float32 [videos]: the time between two patches of so many frames of each video."""
+        return torch.tensor([frames / _metadata(video).sampled_fps for video in self.videos])
+
     def arguments(self, processor: Any, limits: Mapping[str, Any]) -> dict[str, Any]:
         """Keyword arguments of a processor, beside the text. limits: of its image processor, see `limits.pixel_limits`."""
         found: dict[str, Any] = {}
@@ -34,6 +38,7 @@ class PromptMedia:
             found["videos"] = [[_channels_first(v) for v in self.videos]]
             found["videos_kwargs"] = {
                 "do_sample_frames": False,
+                "return_metadata": True,  # from which a processor writes times; not all ask for it themselves
                 "video_metadata": [[_metadata(v) for v in self.videos]],
                 **({"do_resize": False} if video_factor(processor) else {}),
                 **({"cap_pixels_per_frame": False} if hasattr(processor.video_processor, "cap_pixels_per_frame") else {}),

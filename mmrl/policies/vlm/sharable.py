@@ -10,6 +10,7 @@ from mmrl.config.sections import PolicyConfig
 from mmrl.policies.lora import adapter_chain
 from mmrl.policies.vlm import suitability, tiny
 from mmrl.policies.vlm.slices import indivisible
+from mmrl.policies.vlm.thinkers import thinker_config
 
 QWEN = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe")
 SHARABLE = (
@@ -55,4 +56,4 @@ def _settings(name: str, trusted: bool) -> Any:
     from transformers import AutoConfig
 
     suitability.read_settings(name)
-    return AutoConfig.from_pretrained(name, trust_remote_code=trusted)
+    return thinker_config(AutoConfig.from_pretrained(name, trust_remote_code=trusted))

@@ -6,6 +6,7 @@ would fail after minutes, in the middle of a run.
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ from mmrl.api.errors import UserError, shorten
 from mmrl.policies.names import HEARING
 from mmrl.policies.vlm.known_families import UNSUPPORTED
 from mmrl.policies.vlm.plugin_families import builder, plugin_family
+from mmrl.policies.vlm.thinkers import thinker_settings, whole_kind
 
 MODEL_CURE = "give a folder with a transformers checkpoint, a hub name, or tiny:qwen2_5_vl"
 PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json")
@@ -29,6 +31,7 @@ CROSS_ATTENTION = ("blip", "pp_formulanet", "vision-encoder-decoder")
 
 MOST_LAYERS = 1000
 """A damaged number of layers would take hours, even without weights."""
+_MEDIA_ARGUMENT = re.compile(r"pixel|image|patches|features")
 _MEDIA_SETTING = re.compile(r"(image|video|vision|audio).*token.*(id|index)$")
 
 
@@ -38,15 +41,15 @@ def refusal(name: str, reason: str) -> UserError:
 
 
 def read_settings(name: str) -> dict[str, Any]:
-    """The table in the config.json of a folder or hub name. Raises UserError for a folder that holds another kind of model, or
-    whose config.json is damaged, and for a hub name that can't be looked up. Of a hub's config.json that holds no table, the
-    result is empty."""
+    """The table in the config.json of a folder or hub name, or that of the thinker in it. Raises UserError for a folder that
+    holds another kind of model, or whose config.json is damaged, and for a hub name that can't be looked up. Of a hub's
+    config.json that holds no table, the result is empty."""
     refuse_gguf(name)
     if not Path(name).is_dir():
         from transformers import PreTrainedConfig
 
         try:
-            return dict(PreTrainedConfig.get_config_dict(name)[0])
+            return thinker_settings(PreTrainedConfig.get_config_dict(name)[0])
         except OSError as error:  # transformers' error for a name that is nowhere, and for a hub that can't be reached
             why = shorten(error).partition(". ")[0][:200]
             reason = f"it is no folder, and the hub doesn't give it ({why}): check the name, or give a folder"
@@ -60,7 +63,7 @@ def read_settings(name: str) -> dict[str, Any]:
         found = json.loads(file.read_text(encoding="utf-8"))
         if not isinstance(found, dict):
             raise ValueError(f"it holds a {type(found).__name__}, not a table")
-        return found
+        return thinker_settings(found)
     except (OSError, ValueError, RecursionError) as error:
         raise refusal(name, f"its config.json is damaged ({shorten(error)[:200]}): copy it again") from error
 
@@ -119,7 +122,8 @@ def refuse_kind(name: str, settings: Mapping[str, Any], trusted: bool) -> None:
                 key="policy.model",
             )
         raise refusal(name, f"transformers {__version__} knows no {kind} model: install one that does, or choose another model")
-    if kind in auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES or named_class(settings):
+    reads = auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES.get(kind)
+    if named_class(settings) or (reads and _takes_media(reads)):
         return
     if kind in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
         raise refusal(name, f"it is a {kind} model, which reads text alone: choose a vision-language model")
@@ -129,6 +133,14 @@ def refuse_kind(name: str, settings: Mapping[str, Any], trusted: bool) -> None:
     if any(kind in names for names in sees):
         raise refusal(name, f"it is a {kind} model, which writes no text: choose a vision-language model")
     raise refusal(name, f"transformers has no {kind} model that takes pictures and text and writes text: choose another model")
+
+
+def _takes_media(name: str) -> bool:
+    """Whether a class of transformers has an argument for pictures or sounds. Mistral 4's is among those that read pictures, and
+    is the language model of Mistral Small 4 alone: it would swallow them."""
+    import transformers
+
+    return any(_MEDIA_ARGUMENT.search(argument) for argument in inspect.signature(getattr(transformers, name).forward).parameters)
 
 
 def named_class(settings: Mapping[str, Any]) -> Any:
@@ -202,18 +214,23 @@ def refuse_ends(folder: Path) -> None:
 def refuse_processor(name: str, config: Any, processor: Any) -> None:
     """Raise UserError if the processor has no part for pictures, or for sounds in a family that hears, if its tokenizer doesn't
     fit the model's embeddings, or if its chat template shows no picture or sound."""
-    what, part = ("sound", "feature_extractor") if config.model_type in HEARING else ("picture", "image_processor")
-    if not hasattr(processor, "tokenizer") or not hasattr(processor, part):
-        raise refusal(name, NO_EARS if what == "sound" else NO_PROCESSOR)
+    media = {} if config.model_type in HEARING else {"picture": ("image", "image_processor", NO_PROCESSOR)}
+    if config.model_type in HEARING or whole_kind(config.model_type):
+        media["sound"] = ("audio", "feature_extractor", NO_EARS)
+    for _, part, lacks in media.values():
+        if not hasattr(processor, "tokenizer") or not hasattr(processor, part):
+            raise refusal(name, lacks)
     tokenizer = processor.tokenizer
     if tokenizer.eos_token_id is None:
         raise refusal(name, "its tokenizer names no end-of-sequence token: set eos_token in its config")
-    kind = "audio" if what == "sound" else "image"
-    shown = {getattr(config, f"{kind}_token_{key}", None) for key in ("id", "index")} - {None}
-    for use, token in (("pad_token", tokenizer.pad_token_id), ("eos_token", tokenizer.eos_token_id)):
-        if token in shown:
-            text = tokenizer.convert_ids_to_tokens(token)
-            raise refusal(name, f"its {use} is {text!r}, a {what}'s placeholder: set another {use} in its tokenizer_config.json")
+    for what, (kind, *_) in media.items():
+        shown = {getattr(config, f"{kind}_token_{key}", None) for key in ("id", "index")} - {None}
+        for use, token in (("pad_token", tokenizer.pad_token_id), ("eos_token", tokenizer.eos_token_id)):
+            if token in shown:
+                text = tokenizer.convert_ids_to_tokens(token)
+                raise refusal(
+                    name, f"its {use} is {text!r}, a {what}'s placeholder: set another {use} in its tokenizer_config.json"
+                )
     token, highest = max(tokenizer.get_vocab().items(), key=lambda item: item[1])
     rows = config.get_text_config(decoder=True).vocab_size
     if highest >= rows:
@@ -228,15 +245,14 @@ def refuse_processor(name: str, config: Any, processor: Any) -> None:
                 raise refusal(
                     name, f"its config.json has {key} = {value}, and its embeddings have {rows} rows: set the id of its tokenizer"
                 )
-    _refuse_template(name, processor, what)
+    for what, (kind, *_) in media.items():
+        _refuse_template(name, processor, what, kind)
 
 
-def _refuse_template(name: str, processor: Any, what: str) -> None:
-    """what: the medium that the template must show."""
+def _refuse_template(name: str, processor: Any, what: str, kind: str) -> None:
+    """what: the medium that the template must show. kind: its type in a message."""
     if not processor.chat_template:
         raise refusal(name, "it has no chat template: put one into chat_template.jinja, or take a model tuned for instructions")
-
-    shows = {"type": "audio" if what == "sound" else "image"}
 
     def rendered(*media: dict[str, str]) -> str:
         parts = [*media, {"type": "text", "text": "x"}]
@@ -245,7 +261,7 @@ def _refuse_template(name: str, processor: Any, what: str) -> None:
         )
 
     try:
-        shown, plain = rendered(shows), rendered()
+        shown, plain = rendered({"type": kind}), rendered()
     except Exception as error:
         reason = f"{type(error).__name__}: {shorten(error)[:300]}"
         raise refusal(name, f"its chat template can't write a {what} and a text ({reason}): check its chat template") from error

@@ -144,7 +144,7 @@ def _placeholder_masks(model: Any, *args: Any, **kwargs: Any) -> Any:
     the device itself checks it."""
     given = {name: kwargs.pop(name, None) for name in ("image_features", "video_features")}
     masks = type(model).get_placeholder_mask(model, *args, **kwargs)
-    for mask, features in zip(masks, given.values(), strict=True):
+    for mask, features in zip(masks, given.values(), strict=False):  # Qwen-Omni's third is that of sounds
         if features is not None:
             torch._assert_async(mask[..., 0].sum() == len(features), "pictures have another number of tokens than of features")
     return masks
@@ -171,5 +171,5 @@ def speed_up(model: Any) -> None:
     tower.patch_embed.forward = partial(embed_patches, tower.patch_embed)
     tower.forward = partial(_look, tower)
     model.get_placeholder_mask = partial(_placeholder_masks, model)
-    if hasattr(model.language_model, "_deepstack_process"):
-        model.language_model._deepstack_process = _added_to_pictures
+    if hasattr(model.get_decoder(), "_deepstack_process"):
+        model.get_decoder()._deepstack_process = _added_to_pictures

@@ -14,6 +14,7 @@ from transformers import GenerationConfig
 
 from mmrl.api.coordinates import ImageProcessing
 from mmrl.api.errors import UserError
+from mmrl.api.media.sounds import Waveform
 from mmrl.api.types import Message, Prompt, user_message
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.batches import ForwardOutputs, MicroBatch
@@ -34,6 +35,7 @@ from mmrl.policies.vlm.probe import probe
 from mmrl.policies.vlm.processing import PromptProcessor, explained
 from mmrl.policies.vlm.prompt_inputs import PromptInputs
 from mmrl.policies.vlm.row_lengths import longest_row
+from mmrl.policies.vlm.thinkers import save_model
 from mmrl.policies.vlm.vocabulary import check_teacher
 
 LOGIT_CHUNK = 2**25
@@ -41,7 +43,7 @@ LOGIT_CHUNK = 2**25
 
 
 class VLM(Policy):
-    """Any `AutoModelForImageTextToText`, and Qwen2-Audio.
+    """Any `AutoModelForImageTextToText`, the thinkers of Qwen-Omni among them, and Qwen2-Audio.
 
     The model stays in evaluation mode, also in updates: dropout would make the learner's log-probabilities differ from the
     sampler's.
@@ -93,16 +95,17 @@ class VLM(Policy):
 
     def _try(self, name: str) -> None:
         """Raise UserError if the processor or chat template can't process a picture, or a sound for a model that hears."""
-        what = "sound" if self.family.hears else "picture"
-        try:
-            shown = self.encode(Prompt(messages=[user_message("x", self.family.sample())]))
-        except UserError as error:
-            why = explained(error.__cause__) if error.__cause__ else str(error)
-            raise UserError(
-                f"{name!r}: a {what} can't be processed: {why}: check its chat template", key="policy.model"
-            ) from error
-        if not shown.media or self.banned.isdisjoint(shown.ids.tolist()):
-            raise UserError(f"{name!r}: its chat template leaves {what}s out: use one that shows them", key="policy.model")
+        for sample in self.family.samples():
+            what = "sound" if isinstance(sample, Waveform) else "picture"
+            try:
+                shown = self.encode(Prompt(messages=[user_message("x", sample)]))
+            except UserError as error:
+                why = explained(error.__cause__) if error.__cause__ else str(error)
+                raise UserError(
+                    f"{name!r}: a {what} can't be processed: {why}: check its chat template", key="policy.model"
+                ) from error
+            if not shown.media or self.banned.isdisjoint(shown.ids.tolist()):
+                raise UserError(f"{name!r}: its chat template leaves {what}s out: use one that shows them", key="policy.model")
 
     def _probe(self, implementation: str) -> None:
         """Find out how the model may be run. Models of one configuration share the verdict."""
@@ -112,7 +115,7 @@ class VLM(Policy):
             self.family.use(_PROBED[key])
         else:
             _PROBED[key] = probe(self.family, self.reader.encode, attention.ways(implementation, self.device))
-        self.blank = self.encode(Prompt(messages=[user_message("x", self.family.sample())]))
+        self.blank = self.encode(Prompt(messages=[user_message("x", *self.family.samples())]))
 
     # -- prompts and text, by the processor ------------------------------------------------------------------------------
 
@@ -169,7 +172,7 @@ class VLM(Policy):
         settings = copy.deepcopy(self.model.config)
         dense = attention.dense_implementation(settings.get_text_config())  # families change what they compute another way
         with initialization.no_init_weights(), torch.random.fork_rng(devices=[]):
-            model = type(self.model)._from_config(settings, attn_implementation=dense, dtype=self.model.dtype)
+            model = type(self.model)._from_config(settings, attn_implementation=attention.asked(dense), dtype=self.model.dtype)
             if self.lora:
                 add_adapters(model, self.lora, 0)
         model.load_state_dict(model_state_dict(self.model))
@@ -295,11 +298,12 @@ class VLM(Policy):
         return ((name, p) for name, p in self.model.named_parameters() if not self.lora or is_adapter(name))
 
     def save(self, folder: Path) -> None:
-        """A folder that `AutoModelForImageTextToText.from_pretrained` and vLLM load; with `lora`, peft and vLLM, its adapters."""
+        """A folder that `AutoModelForImageTextToText.from_pretrained` and vLLM load; with `lora`, peft and vLLM, its adapters.
+        For thinkers see `save_model`."""
         if self.lora:
             save_adapters(self.model, folder, self.base)
         else:
-            self.model.save_pretrained(folder, state_dict=model_state_dict(self.model))
+            save_model(self.model, folder, model_state_dict(self.model))
         self.processor.save_pretrained(folder)
 
 

@@ -17,6 +17,7 @@ from mmrl.api.errors import UserError, shorten
 from mmrl.policies.lora import CONFIG, WEIGHTS, adapter_chain
 from mmrl.policies.names import refuse_path
 from mmrl.policies.vlm.suitability import GGUF, refusal
+from mmrl.policies.vlm.thinkers import SPEAKING
 
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 LOW = ("F8_E4M3", "F8_E5M2", "F4", "I8", "U8")
@@ -112,7 +113,8 @@ def refuse_report(name: str, report: Mapping[str, Any]) -> None:
     """Raise UserError if transformers' report of a loaded model names weights that are missing, left over or of another shape."""
     for key, there, here in sorted(report["mismatched_keys"], key=str):
         raise refusal(name, f"{key} is {list(there)} in its files, and {list(here)} by its config.json: {TOGETHER}")
-    missing, unexpected = sorted(report["missing_keys"]), sorted(report["unexpected_keys"])
+    missing = sorted(report["missing_keys"])
+    unexpected = sorted(key for key in report["unexpected_keys"] if not key.startswith(SPEAKING))
     if missing and all(key.startswith("lm_head.") for key in missing):
         raise refusal(
             name,

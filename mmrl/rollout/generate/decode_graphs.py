@@ -127,7 +127,7 @@ class DecodeGraphs:
             self.replays.clear()
         room = self.rooms.get(shape)
         if room is None:
-            room = self.rooms[shape] = Room(*shape, device=from_N.device)
+            room = self.rooms[shape] = Room(*shape, device=from_N.device, positions=shift_N.dtype)
         fill_N = torch.arange(shape[0], device=from_N.device) % len(from_N)  # rows that nobody uses are copies of the first
         room.mask_NS.fill_(1)
         if mask_NL is not None:

@@ -171,8 +171,9 @@ class LocalGenerator:
         device, longest = self.policy.device, max(len(i.ids) for i in inputs)
         ids = torch.zeros(len(inputs), longest, dtype=torch.long)
         mask = torch.zeros(len(inputs), longest, dtype=torch.long)
-        axes = 0 if inputs[0].positions is None else inputs[0].positions.shape[0]
-        positions = torch.zeros(axes, len(inputs), longest, dtype=torch.long)
+        given = inputs[0].positions
+        axes, dtype = (0, torch.long) if given is None else (len(given), given.dtype)
+        positions = torch.zeros(axes, len(inputs), longest, dtype=dtype)
         for row, one in enumerate(inputs):
             start = longest - len(one.ids)
             ids[row, start:], mask[row, start:] = one.ids, 1

@@ -111,7 +111,7 @@ def _differs(sampler: Prefiller) -> str:
     policy, can = sampler.policy, sampler.policy.family.capabilities
     if not can.packs or policy.blank.positions is None:
         return "it can't be told positions"
-    longer = policy.encode(Prompt(messages=[user_message(TEXTS[1], policy.family.sample())]))
+    longer = policy.encode(Prompt(messages=[user_message(TEXTS[1], *policy.family.samples())]))
     inputs, group_size, tokens = [policy.blank, *([longer] if can.pads else [])], 2, 3
     graphs = DecodeGraphs(policy, len(inputs) * group_size)
     graphs.failure = "a trial"

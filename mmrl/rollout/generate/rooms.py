@@ -75,14 +75,15 @@ class StateLayer(LinearAttentionLayer):
 class Room:
     """Place for N rows of so many tokens, and the inputs of their step."""
 
-    def __init__(self, rows: int, tokens: int, device: torch.device) -> None:
+    def __init__(self, rows: int, tokens: int, device: torch.device, positions: torch.dtype = torch.long) -> None:
+        """positions: the type of rotary positions."""
         self.rows, self.tokens = rows, tokens
         self.cache = DynamicCache()
         made = {"dtype": torch.long, "device": device}
         self.token_N1 = torch.zeros(rows, 1, **made)  # type: ignore[call-overload]
         self.index_1 = torch.zeros(1, **made)  # type: ignore[call-overload]
         """Where the next token is written."""
-        self.shift_N = torch.zeros(rows, **made)  # type: ignore[call-overload]
+        self.shift_N = torch.zeros(rows, dtype=positions, device=device)
         """Rotary position of a token less its index."""
         self.mask_NS = torch.ones(rows, tokens, **made)  # type: ignore[call-overload]
         """0 for padding on the left. What isn't written yet lies behind the token and needs no 0."""

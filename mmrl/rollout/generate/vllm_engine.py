@@ -16,6 +16,7 @@ from packaging.version import InvalidVersion, Version
 
 from mmrl.api.errors import UserError, shorten
 from mmrl.config.sections import ComputeConfig
+from mmrl.policies.vlm.thinkers import whole_config
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.rollout.generate.vllm_inputs import VllmInputs, refusal
 from mmrl.rollout.generate.vllm_options import apart, engine_args
@@ -66,7 +67,7 @@ def check_engine(
     arguments = engine_args(policy, settings, batch_size, max_context, folder, device, EngineArgs)
     config = copy.deepcopy(policy.model.config)
     config.architectures = [type(policy.model).__name__]  # the config of a model that was made here has none
-    config.save_pretrained(folder)
+    whole_config(config).save_pretrained(folder)
     policy.processor.save_pretrained(folder)
     with _refusing(policy, "vLLM can't take it"):
         whole = EngineArgs(**arguments).create_engine_config()

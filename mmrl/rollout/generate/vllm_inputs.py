@@ -17,14 +17,16 @@ import torch
 from mmrl.api.errors import UserError, shorten
 from mmrl.api.types import Prompt, user_message
 from mmrl.policies.vlm.known_families import Qwen3VL
-from mmrl.policies.vlm.processing import PromptProcessor
-from mmrl.policies.vlm.prompt_inputs import PromptInputs
+from mmrl.policies.vlm.processing import SECONDS, PromptProcessor
+from mmrl.policies.vlm.prompt_inputs import SECONDS_PER_GRID, SOUNDS, PromptInputs
 from mmrl.policies.vlm.vlm import VLM
 
 KINDS = ("image", "video")
 PIXELS = "pixel_values"
 ASKED = (((64, 96),), ((200, 70),), ((60, 140), (96, 64)))
 """(width, height) of the pictures for which vLLM's processor is asked, prompt by prompt."""
+
+DEAF = "it isn't given sounds yet"
 
 Media = Mapping[str, Any]
 
@@ -58,6 +60,8 @@ class VllmInputs:
         ids = inputs.ids.tolist()
         if not inputs.media:
             return tokens_input(ids)
+        if not inputs.media.keys().isdisjoint(SOUNDS):
+            raise UserError(refusal(self.policy, DEAF))
         items = self.items(inputs)
         places = {
             kind: [
@@ -75,7 +79,10 @@ class VllmInputs:
         from vllm.multimodal.inputs import MultiModalKwargsItems
 
         media = self.arrange({**inputs.media, **inputs.clocks})
-        media = {name: _cast(value, self.policy.model.dtype) for name, value in media.items()}
+        if SECONDS_PER_GRID in media:  # vLLM has one name for Qwen2.5-VL and Qwen-Omni
+            media[SECONDS] = media.pop(SECONDS_PER_GRID)
+        dtype = self.policy.model.dtype
+        media = {name: value if name == SECONDS else _cast(value, dtype) for name, value in media.items()}  # times are exact
         if PIXELS in media:
             counts = media["image_grid_thw"].prod(-1) if "image_grid_thw" in media else torch.ones(len(media[PIXELS])).long()
             for name, value in self.added.items():
@@ -131,8 +138,8 @@ class VllmInputs:
         from PIL import Image
 
         policy, noise = self.policy, torch.Generator().manual_seed(0)
-        if policy.family.hears:
-            raise UserError(refusal(policy, "it isn't given sounds yet"))
+        if not policy.family.sees:
+            raise UserError(refusal(policy, DEAF))
         reader = PromptProcessor(policy.family, {}, policy.eos, policy.reader.video, policy.reader.frame)
         asked, others = [], []
         for sizes in ASKED:

@@ -18,6 +18,7 @@ import torch
 
 from mmrl.policies.lora import is_adapter, merged_weights
 from mmrl.policies.shard import full_tensor
+from mmrl.policies.vlm.thinkers import PREFIX, whole_kind
 
 Named = tuple[str, torch.Tensor]
 Place = tuple[str, torch.dtype, tuple[int, ...], int]
@@ -52,8 +53,9 @@ def changed_weights(model: Any, before: dict[str, int], now: dict[str, int]) -> 
     wanted = merged_weights(model, lambda name: name not in again and (not before or block(name) in blocks))
     weights = ((name, full_tensor(value.detach())) for name, value in wanted)
     conversions = _conversions(model)
+    prefix = PREFIX if whole_kind(model.config.model_type) else ""
     for together in _blocks(weights):
-        yield from _published(model, conversions, dict(together)).items()
+        yield from ((prefix + name, value) for name, value in _published(model, conversions, dict(together)).items())
 
 
 def _conversions(model: Any) -> list[Any]:

@@ -57,9 +57,7 @@ def check_verifiers(
     for label, simulator in simulators.items():
         for name in (*weights[label], metrics[label]):
             cameras[name][label] = simulator.cameras
-    for name, spec in specs.items():
-        registry.check_verifier(spec, options[name], cameras[name])
-    return specs, options
+    return {name: registry.bounded_verifier(spec, options[name], cameras[name]) for name, spec in specs.items()}, options
 
 
 def check_rewarded(label: str, stage: Training, task: Task, weights: Weights) -> None:

@@ -21,11 +21,12 @@ from mmrl.policies.load import make_policy
 from mmrl.policies.lora import CONFIG, adapter_chain, merge
 from mmrl.policies.names import refuse_path
 from mmrl.policies.policy import Policy
+from mmrl.policies.vlm.thinkers import thinker_class, thinker_settings
 from mmrl.policies.vlm.weights import weight_files
 from mmrl.run_folder.reader import read_run, step_of
 from mmrl.run_folder.writer import RunFolder
 from mmrl.train import checkpoint
-from mmrl.train.export.card import Card, Layout, origin
+from mmrl.train.export.card import LOADER, Card, Layout, origin
 from mmrl.train.export.hub import Hub
 from mmrl.train.resume import find_checkpoint, newest_state
 
@@ -80,7 +81,8 @@ def export_run(
         else:
             shutil.copytree(source, out, dirs_exist_ok=True)
         shutil.copyfile(run / "config.toml", out / RUN_FILE)
-        card = Card(read_run(run), config, step, layout_of(out), hub or out.resolve().name, origin(config.policy.model))
+        named = hub or out.resolve().name
+        card = Card(read_run(run), config, step, layout_of(out), named, origin(config.policy.model), loader_of(out))
         (out / "README.md").write_text(card.text(), encoding="utf-8")
     if uploader:
         say(f"uploading {out} to {hub}")
@@ -101,8 +103,15 @@ def layout_of(folder: Path) -> Layout:
         return "lerobot" if "type" in settings and "model_type" not in settings else "mmrl"
     from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 
-    known = settings.get("model_type") in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES or "auto_map" in settings
+    known = thinker_settings(settings).get("model_type") in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES or "auto_map" in settings
     return "transformers" if known else "mmrl"
+
+
+def loader_of(folder: Path) -> str:
+    """The class of transformers that loads a saved policy, or the model of its adapters."""
+    file = Path(adapter_chain(str(folder))[1]) / "config.json"
+    kind = json.loads(file.read_text(encoding="utf-8")).get("model_type", "") if file.is_file() else ""
+    return getattr(thinker_class(kind), "__name__", LOADER)
 
 
 def _save(config: RunConfig, source: Path, out: Path, merged: bool) -> None:

@@ -18,17 +18,17 @@ LONGEST_CHAIN = 16
 """Runs that begin with the checkpoint of another, in a row."""
 USE: dict[str, str] = {
     "transformers": """```python
-from transformers import AutoModelForImageTextToText, AutoProcessor
+from transformers import {loader}, AutoProcessor
 
-model = AutoModelForImageTextToText.from_pretrained("{name}")
+model = {loader}.from_pretrained("{name}")
 processor = AutoProcessor.from_pretrained("{name}")
 ```""",
     "peft": """The folder has adapters (LoRA) of {base}, which transformers loads by itself if peft is installed.
 
 ```python
-from transformers import AutoModelForImageTextToText, AutoProcessor
+from transformers import {loader}, AutoProcessor
 
-model = AutoModelForImageTextToText.from_pretrained("{name}")
+model = {loader}.from_pretrained("{name}")
 processor = AutoProcessor.from_pretrained("{name}")
 ```""",
     "lerobot": """```sh
@@ -36,12 +36,13 @@ lerobot-eval --policy.path={name} --env.type=...
 ```""",
     "mmrl": """[mmrl](https://pypi.org/project/multimodal-rl/) alone loads it, as `policy.model`.""",
 }
+LOADER = "AutoModelForImageTextToText"
 LIBRARIES = {"transformers": "transformers", "peft": "peft", "lerobot": "lerobot", "mmrl": None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Row:
-    """A task's figure after the exported step, and the one before training."""
+    """A task's figure after the exported step, and the one of the run's first evaluation."""
 
     task: str
     split: str
@@ -64,6 +65,8 @@ class Card:
     """Of the model: its repository, or its folder."""
     base: str
     """The model with which training began."""
+    loader: str = LOADER
+    """The class of transformers that loads it."""
 
     def text(self) -> str:
         parts = [self._head(), self._evaluation(), self._training(), self._use(), self._licence()]
@@ -112,18 +115,27 @@ class Card:
         sampled = f"sampled at temperature {settings.temperature:g}" if settings.temperature else "greedy"
         answers = "one answer" if settings.num_samples == 1 else f"{settings.num_samples} answers"
         table = _table(
-            ("task", "split", "metric", "value (95% interval)", "before training", "prompts"),
+            ("task", "split", "metric", "value (95% interval)", self._earlier(), "prompts"),
             [(row.task, row.split, row.metric, row.value, row.before, str(row.n)) for row in rows],
         )
         again = f"mmrl eval run.toml --set 'policy.model=\"{self.name}\"'"
         return f"## Evaluation\n\nHeld-out prompts, {answers} to each, {sampled}.\n\n{table}\n\n`{again}` evaluates it again."
 
     def _rows(self) -> Iterator[_Row]:
-        before = {(row["task"], row["split"], row["metric"]): row for row in self._figures(0)}
+        earlier = self._first()
+        before = {(row["task"], row["split"], row["metric"]): row for row in self._figures(earlier)}
         for row in self._figures(self.step):
-            first = before.get((row["task"], row["split"], row["metric"])) if self.step else None
+            first = before.get((row["task"], row["split"], row["metric"])) if earlier < self.step else None
             names = {key: row[key] for key in ("task", "split", "metric", "n")}
             yield _Row(**names, value=_figure(row), before=_figure(first) if first else "")
+
+    def _first(self) -> int:
+        """The step of the run's first evaluation: 0, or the end of the sft stages that it began with."""
+        return min((row["step"] for row in self.run.evals), default=0)
+
+    def _earlier(self) -> str:
+        """The title of the figures of the first evaluation."""
+        return f"after step {self._first()}" if self._first() else "before training"
 
     def _figures(self, step: int) -> list[dict[str, Any]]:
         return [row["eval"] for row in self.run.evals if row["step"] == step]
@@ -143,7 +155,7 @@ class Card:
         )
 
     def _use(self) -> str:
-        return "## Use\n\n" + USE[self.layout].format(name=self.name, base=_shown(self.base))
+        return "## Use\n\n" + USE[self.layout].format(name=self.name, base=_shown(self.base), loader=self.loader)
 
     def _licence(self) -> str:
         return (

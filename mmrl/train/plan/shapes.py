@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mmrl.api.errors import UserError
+from mmrl.policies.vlm.thinkers import thinker_class, thinker_settings
 
 FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
+ALIKE = {"qwen2_5_omni_thinker": "qwen2_5_vl"}
+"""`model_type` -> the family whose tower and language model it has. Its tower for sounds is counted among the weights alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,20 +123,33 @@ class Shapes:
 
 
 def shapes_of(config: Mapping[str, Any], what: str) -> Shapes:
-    """The shapes of the content of a config.json. Raises UserError if the model is of another family or the config lacks a size.
-    what: the model's name in the error."""
-    family = str(config.get("model_type", ""))
+    """The shapes of the content of a config.json, or of the thinker in it. Raises UserError if the model is of another family or
+    the config lacks a size. what: the model's name in the error."""
+    config = thinker_settings(config)
+    kind = str(config.get("model_type", ""))
+    family = ALIKE.get(kind, kind)
     if family not in FAMILIES:
         raise UserError(
-            f"{what} is a {family or 'model without a model_type'}, but mmrl plan supports only the Qwen-VL families: "
-            f"{', '.join(FAMILIES)}"
+            f"{what} is a {kind or 'model without a model_type'}, but mmrl plan supports only the Qwen-VL families: "
+            f"{', '.join((*FAMILIES, *ALIKE))}"
         )
     text = {**config, **(config.get("text_config") or {})}  # older files have the text model's keys at the top
     vision = dict(config.get("vision_config") or {})
     try:
-        return Shapes(family=family, text=_text_of(text, config), vision=_vision_of(family, vision, text["hidden_size"]))
+        found = Shapes(family=family, text=_text_of(text, config), vision=_vision_of(family, vision, text["hidden_size"]))
+        return found if kind == family else replace(found, listed=tuple(_listed(kind, config)))
     except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
         raise UserError(f"{what}: its config.json has no usable {str(error).strip(chr(39)):.60}: use a complete one") from error
+
+
+def _listed(kind: str, config: Mapping[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Every weight of a thinker."""
+    import torch
+
+    made = thinker_class(kind)
+    with torch.device("meta"):
+        model = made._from_config(made.config_class(**config))
+    return ((name, tuple(p.shape)) for name, p in model.named_parameters())
 
 
 def _text_of(text: Mapping[str, Any], config: Mapping[str, Any]) -> Text:

@@ -19,7 +19,7 @@ from mmrl.compute import ranks
 from mmrl.compute.teams import Team
 from mmrl.config.sections import RunConfig
 from mmrl.policies.batches import Batch, Credit, MicroBatch
-from mmrl.policies.vlm.prompt_inputs import PromptInputs, concatenate
+from mmrl.policies.vlm.prompt_inputs import SOUNDS, PromptInputs, concatenate
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.train.update.packer import Dealt, PackOptions
 from mmrl.train.update.prefetch import Prefetcher
@@ -128,9 +128,11 @@ def pad_passes(batch: Batch, policy: VLM, team: Team | None = None, prefetcher: 
 
 
 def _seeing(rows: list[_Row], rollouts: Sequence[Conversation], policy: VLM) -> list[_Row]:
-    """With sharded weights, the rows with at least one image: all ranks must reduce the gradients of the same weights, the vision
-    tower's too."""
-    return rows if policy.root is None or any(_looks(row, rollouts) for row in rows) else [_blank(policy), *rows]
+    """With sharded weights, the rows with at least one image, and one sound for a model that hears: all ranks must reduce the
+    gradients of the same weights, those of the towers too."""
+    reached = {name in SOUNDS for row in rows for media in _media(row, rollouts) for name in media}
+    whole = policy.root is None or reached >= {name in SOUNDS for name in policy.blank.media}
+    return rows if whole else [_blank(policy), *rows]
 
 
 def _looks(row: _Row, rollouts: Sequence[Conversation]) -> bool:
@@ -203,7 +205,7 @@ def _fill(rows: list[_Row], rollouts: Sequence[Conversation], budget: int) -> It
 
 def _fit(rows: Sequence[_Row], row: _Row, rollouts: Sequence[Conversation]) -> bool:
     """Whether the row's pictures can be joined with the others' without padding: some families' differ in tiles and size."""
-    known = {k: v.shape[1:] for r in rows for m in _media(r, rollouts) for k, v in m.items()}
+    known = {k: v.shape[1:] for r in rows for m in _media(r, rollouts) for k, v in m.items() if k not in SOUNDS}
     return all(known.get(k, v.shape[1:]) == v.shape[1:] for m in _media(row, rollouts) for k, v in m.items())
 
 
@@ -232,8 +234,9 @@ def _micro(
     # padding is no pad token, whose embedding may be zero: a norm by the root of squares (Gemma 3n's) has no gradient there
     ids = np.full((B, S), policy.end_id, np.int64)
     segment = np.full((B, S), -1, np.int64)
-    axes = 0 if rows[0].inputs.positions is None else rows[0].inputs.positions.shape[0]
-    positions = np.zeros((axes, B, S), np.int64)
+    first = rows[0].inputs.positions
+    axes, dtype = (0, np.int64) if first is None else (len(first), first.numpy().dtype)
+    positions = np.zeros((axes, B, S), dtype)
     given = [_token_types(row, rollouts) for row in rows]
     dtypes = {k: v.dtype for types in given for k, v in types.items()}
     types = {k: torch.full((B, S), policy.family.completion_type, dtype=dtype) for k, dtype in dtypes.items()}
@@ -279,7 +282,7 @@ def _micro(
 
 
 def _positions(rollout: Conversation, length: int) -> np.ndarray:
-    """Rotary positions of the tokens after the prompt, int64 [axes, length] or [length]."""
+    """Rotary positions of the tokens after the prompt, [axes, length] or [length], in the type of the prompt's."""
     first, later = rollout.inputs, rollout.final_inputs
     if later is None or later.positions is None:
         return np.arange(length) + first.next_position

@@ -17,7 +17,9 @@ import torch
 from mmrl.api.errors import UserError, did_you_mean, plugin_errors
 from mmrl.api.specs import FamilySpec
 from mmrl.policies.names import tiny_name, tiny_sizes
+from mmrl.policies.vlm.attention import asked
 from mmrl.policies.vlm.plugin_families import builder, plugin_family
+from mmrl.policies.vlm.thinkers import WHOLE, save_model
 from mmrl.policies.vlm.tiny.checkpoint import Checkpoint
 from mmrl.registry import plugins
 
@@ -58,12 +60,23 @@ FAMILIES = {
     "internvl3_5": "tiles",
     "gemma3n": "timm",
     "perception_lm": "timm",
+    "llava_next": "llava",
+    "granite4_vision": "llava",
+    "gemma4_unified": "gemma",
+    "glm_ocr": "glm",
+    "paddleocr_vl": "grids",
+    "exaone4_5": "grids",
+    "muse_glimmer": "grids",
+    "step3p7": "experts",
     "qwen2_audio": "audio",
+    "qwen2_5_omni": "omni",
+    "qwen3_omni_moe": "omni",
 }
 """`model_type` -> module of the builder; OpenVLA's is `mmrl.policies.openvla.tiny`."""
 LEAST_LAYERS = {"qwen3_5": 2, "qwen3_5_moe": 2, "glm4v_moe": 2, "gemma4": 2, "lfm2_vl": 2} | dict.fromkeys(
-    ("minicpmv4_6", "minicpmv4_7", "kimi_k25", "ernie4_5_vl_moe", "llama4", "gemma3n"), 2
+    ("minicpmv4_6", "minicpmv4_7", "kimi_k25", "ernie4_5_vl_moe", "llama4", "gemma3n", "gemma4_unified"), 2
 )
+LEAST_LAYERS |= {"granite4_vision": 2, "exaone4_5": 2, "muse_glimmer": 2, "step3p7": 2}
 """Families with layers of several types -> the least depth that has one of each."""
 
 
@@ -119,7 +132,7 @@ def _made(family: str, hidden: int, layers: int, words: Sequence[str], attention
             model.set_attn_implementation(attention)
         return model, processor
     made = _checkpoint(family, hidden, layers, words)
-    return made.kind._from_config(made.config, attn_implementation=attention), made.processor()
+    return made.kind._from_config(made.config, attn_implementation=asked(attention)), made.processor()
 
 
 def _of_plugin(family: str) -> FamilySpec | None:
@@ -166,7 +179,8 @@ def parse(name: str, seed: int) -> dict[str, Any]:
 def model_type(name: str) -> str:
     """The `model_type` of `tiny:FAMILY[:key=value,...]`."""
     family = str(parse(name, 0)["family"])
-    return {"pixtral": "llava", "internvl3_5": "internvl"}.get(family, family)
+    thinkers = {kind: f"{kind}_thinker" for kind in WHOLE}
+    return ({"pixtral": "llava", "internvl3_5": "internvl"} | thinkers).get(family, family)
 
 
 def full_name(name: str, seed: int) -> str:
@@ -208,5 +222,5 @@ def vocabulary(family: str = "qwen2_5_vl") -> dict[str, int]:
 def save(folder: str, family: str = "qwen2_5_vl", **options: Any) -> None:
     """Write a checkpoint that transformers and vLLM load like any other."""
     model, processor = build(family, **options)
-    model.save_pretrained(folder)
+    save_model(model, folder)
     processor.save_pretrained(folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import transformers as hf
 
@@ -103,3 +104,31 @@ def llama4(hidden: int, layers: int, words: Sequence[str]) -> Checkpoint:
         return hf.Llama4Processor(images, tokenizer, patch_size=TILE_PATCH, chat_template=template("<|image|>"))
 
     return Checkpoint(config, hf.Llama4ForConditionalGeneration, tokenizer, processor)
+
+
+def step3p7(hidden: int, layers: int, words: Sequence[str]) -> Checkpoint:
+    """Step 3.7 Flash: crops of a large picture and the whole; windows and full attention in turn; experts in all layers but the
+    first."""
+    marks = ["<im_patch>", "<patch_start>", "<patch_end>", "<patch_newline>", "<im_start>", "<im_end>"]
+    tokenizer = make_tokenizer(words, marks, {})
+    own: dict[str, Any] = {
+        "head_dim": hidden // HEADS,
+        "layer_types": in_turn(layers, "sliding_attention"),
+        "sliding_window": 1024,
+    }
+    own |= {"mlp_layer_types": ["dense"] + ["sparse"] * (layers - 1), "n_routed_experts": 4, "num_experts_per_tok": 2}
+    own |= {"moe_intermediate_size": hidden, "share_expert_dim": hidden}
+    sight = {"hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": HEADS, "mlp_ratio": 2.0}
+    grid = {"image_size": 2 * SIDE, "patch_size": TILE_PATCH, "max_position_embeddings": (2 * SIDE // TILE_PATCH) ** 2}
+    config = hf.Step3p7Config(
+        text_config=text("step3p5", tokenizer, hidden, layers, **own),
+        vision_config=sight | grid,
+        **ids(tokenizer, image_token_id=marks[0]),
+    )
+
+    def processor() -> hf.Step3p7Processor:
+        size = {"height": 2 * SIDE, "width": 2 * SIDE}
+        images = hf.Step3p7ImageProcessor(size=size, patch_size=SIDE, max_image_size=8 * SIDE, vision_patch_size=TILE_PATCH)
+        return hf.Step3p7Processor(images, tokenizer, chat_template=template(marks[0]))
+
+    return Checkpoint(config, hf.Step3p7ForConditionalGeneration, tokenizer, processor)

@@ -12,6 +12,8 @@ from mmrl.policies.vlm.tiny.tokens import ids, make_tokenizer, rows, template
 
 TOKENS = (SIDE // PATCH // 2) ** 2
 """Tokens of a picture."""
+SAMPLES = 64
+"""Of a sound, behind a token."""
 BREAKS = tuple("\n" * count for count in (1, 2, 3, 4))
 """Line breaks that are one token in Gemma 3's vocabulary; vLLM looks for them around its pictures."""
 
@@ -86,6 +88,39 @@ def gemma4(hidden: int, layers: int, words: Sequence[str]) -> Checkpoint:
         )
 
     return Checkpoint(config, hf.Gemma4ForConditionalGeneration, tokenizer, processor)
+
+
+def gemma4_unified(hidden: int, layers: int, words: Sequence[str]) -> Checkpoint:
+    """Gemma 4 12B: no towers; patches of pictures, and samples of sounds, are projected into the language model."""
+    named = {"boi_token": "<|image>", "image_token": "<|image|>", "eoi_token": "<image|>"}
+    named |= {"boa_token": "<|audio>", "audio_token": "<|audio|>", "eoa_token": "<audio|>"}
+    tokenizer = make_tokenizer(words, ["<|video|>"], named)
+    width = hidden // HEADS
+    own = {"layer_types": in_turn(layers, "sliding_attention"), "head_dim": width, "global_head_dim": 2 * width}
+    grid = {"patch_size": PATCH, "pooling_kernel_size": 3}
+    config = hf.Gemma4UnifiedConfig(
+        text_config=text("gemma4_unified_text", tokenizer, hidden, layers, final_logit_softcapping=30.0, **own),
+        vision_config={**grid, "mm_embed_dim": hidden, "mm_posemb_size": 256, "output_proj_dims": hidden},
+        audio_config={"audio_embed_dim": SAMPLES},
+        **ids(
+            tokenizer,
+            **{f"{name}_id": token for name, token in named.items() if name != "eoa_token"},
+            eoa_token_index=named["eoa_token"],
+            video_token_id="<|video|>",
+        ),
+    )
+
+    def processor() -> hf.Gemma4UnifiedProcessor:
+        return hf.Gemma4UnifiedProcessor(
+            hf.Gemma4UnifiedAudioFeatureExtractor(feature_size=SAMPLES, audio_samples_per_token=SAMPLES),
+            hf.Gemma4UnifiedImageProcessor(max_soft_tokens=70, **grid),
+            tokenizer,
+            hf.Gemma4UnifiedVideoProcessor(max_soft_tokens=70, **grid),
+            chat_template=template(named["image_token"], "<|video|>"),
+            image_seq_length=70,
+        )
+
+    return Checkpoint(config, hf.Gemma4UnifiedForConditionalGeneration, tokenizer, processor)
 
 
 def paligemma(hidden: int, layers: int, words: Sequence[str]) -> Checkpoint:

@@ -32,6 +32,11 @@ def glm4v_moe(hidden: int, layers: int, words: Sequence[str]) -> Checkpoint:
     return _checkpoint("Glm4vMoe", "glm4v_moe_text", "Glm4v", hidden, layers, words, **experts)
 
 
+def glm_ocr(hidden: int, layers: int, words: Sequence[str]) -> Checkpoint:
+    """GLM-OCR."""
+    return _checkpoint("GlmOcr", "glm_ocr_text", "Glm46V", hidden, layers, words)
+
+
 def _checkpoint(name: str, language: str, reader: str, hidden: int, layers: int, words: Sequence[str], **more: Any) -> Checkpoint:
     """name, reader: those of the model's and the processors' classes in transformers, without an ending."""
     tokenizer = make_tokenizer(words, special=list(ENDS.values()), named=NAMED)

@@ -9,23 +9,89 @@ import transformers as hf
 from mmrl.policies.vlm.tiny.checkpoint import HEADS, PATCH, SIDE, Checkpoint, eye, text
 from mmrl.policies.vlm.tiny.tokens import ids, make_tokenizer, template
 
+GRIDS = [[SIDE * high, SIDE * wide] for high in (1, 2) for wide in (1, 2)]
+"""Heights and widths into which tiles are put."""
+
+
+def llava_next(hidden: int, layers: int, words: Sequence[str]) -> Checkpoint:
+    """LLaVA-NeXT (1.6): up to four tiles, and a small picture of the whole. What is padding in them has no tokens."""
+    tokenizer = make_tokenizer(words, named={"image_token": "<image>"})
+    config = hf.LlavaNextConfig(
+        text_config=text("llama", tokenizer, hidden, layers),
+        vision_config=eye("clip_vision_model", hidden, layers),
+        image_grid_pinpoints=GRIDS,
+        **ids(tokenizer, image_token_index="<image>"),
+    )
+
+    def processor() -> hf.LlavaNextProcessor:
+        tile = {"height": SIDE, "width": SIDE}
+        return hf.LlavaNextProcessor(
+            hf.LlavaNextImageProcessor(size={"shortest_edge": SIDE}, crop_size=tile, image_grid_pinpoints=GRIDS),
+            tokenizer,
+            patch_size=PATCH,
+            vision_feature_select_strategy="default",
+            num_additional_image_tokens=1,
+            chat_template=template("<image>"),
+        )
+
+    return Checkpoint(config, hf.LlavaNextForConditionalGeneration, tokenizer, processor)
+
+
+def granite4_vision(hidden: int, layers: int, words: Sequence[str]) -> Checkpoint:
+    """Granite 4 Vision: tiles through a resampler, put into several layers of the language model; logits are divided."""
+    tokenizer = make_tokenizer(words, named={"image_token": "<image>"})
+    heads = max(1, hidden // 64)  # as transformers sets it since it reads this table itself (5.24)
+    scales = {"embedding_multiplier": 2.0, "logits_scaling": 4.0, "residual_multiplier": 0.5, "attention_multiplier": 0.2}
+    config = hf.Granite4VisionConfig(
+        text_config=text("granite4_vision_text", tokenizer, hidden, layers, **scales),
+        vision_config=eye("siglip_vision_model", hidden, layers, vision_use_head=False),
+        vision_feature_select_strategy="full",
+        image_grid_pinpoints=GRIDS,
+        downsample_rate="1/2",
+        deepstack_layer_map=[[-1, 0]],
+        spatial_target_layers=[min(n + 1, layers - 1) for n in range(4)],  # of several for one layer the last is read
+        qformer_config={
+            "hidden_size": hidden,
+            "num_hidden_layers": 1,
+            "num_attention_heads": heads,
+            "intermediate_size": 2 * hidden,
+            "encoder_hidden_size": hidden,
+            "cross_attention_frequency": 1,
+            "use_qformer_text_input": False,
+        },
+        **ids(tokenizer, image_token_index="<image>"),
+    )
+    config.qformer_config.num_attention_heads = heads
+
+    def processor() -> hf.Granite4VisionProcessor:
+        tile = {"height": SIDE, "width": SIDE}
+        return hf.Granite4VisionProcessor(
+            hf.LlavaNextImageProcessor(size=tile, crop_size=tile, do_center_crop=False, image_grid_pinpoints=GRIDS),
+            tokenizer,
+            patch_size=PATCH,
+            vision_feature_select_strategy="full",
+            downsample_rate="1/2",
+            chat_template=template("<image>"),
+        )
+
+    return Checkpoint(config, hf.Granite4VisionForConditionalGeneration, tokenizer, processor)
+
 
 def llava_onevision(hidden: int, layers: int, words: Sequence[str]) -> Checkpoint:
     """A message's only picture is cut into tiles; several are not."""
     named = {"image_token": "<image>", "video_token": "<video>"}
     tokenizer = make_tokenizer(words, named=named)
-    grids = [[SIDE * high, SIDE * wide] for high in (1, 2) for wide in (1, 2)]
     config = hf.LlavaOnevisionConfig(
         text_config=text("qwen2", tokenizer, hidden, layers),
         vision_config=eye("siglip_vision_model", hidden, layers, vision_use_head=False),
-        image_grid_pinpoints=grids,
+        image_grid_pinpoints=GRIDS,
         **ids(tokenizer, image_token_index=named["image_token"], video_token_index=named["video_token"]),
     )
 
     def processor() -> hf.LlavaOnevisionProcessor:
         size = {"height": SIDE, "width": SIDE}
         return hf.LlavaOnevisionProcessor(
-            hf.LlavaOnevisionImageProcessor(size=size, image_grid_pinpoints=grids),
+            hf.LlavaOnevisionImageProcessor(size=size, image_grid_pinpoints=GRIDS),
             tokenizer,
             hf.LlavaOnevisionVideoProcessor(size=size),
             num_image_tokens=(SIDE // PATCH) ** 2,

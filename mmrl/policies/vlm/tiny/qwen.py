@@ -14,23 +14,23 @@ EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2}
 
 
 def qwen2_vl(hidden: int, layers: int, words: Sequence[str]) -> Checkpoint:
-    text, vision = _sizes(hidden, layers)
+    text, vision = sizes(hidden, layers)
     vision |= {"embed_dim": hidden, "mlp_ratio": 2}
     return _checkpoint("Qwen2VL", text, vision, words)
 
 
 def qwen2_5_vl(hidden: int, layers: int, words: Sequence[str]) -> Checkpoint:
-    text, vision = _sizes(hidden, layers)
+    text, vision = sizes(hidden, layers)
     vision |= {"window_size": 112, "fullatt_block_indexes": [layers - 1]}
     return _checkpoint("Qwen2_5_VL", text, vision, words)
 
 
 def qwen3_vl(hidden: int, layers: int, words: Sequence[str]) -> Checkpoint:
-    return _checkpoint("Qwen3VL", *_sizes3(hidden, layers), words)
+    return _checkpoint("Qwen3VL", *sizes3(hidden, layers), words)
 
 
 def qwen3_vl_moe(hidden: int, layers: int, words: Sequence[str]) -> Checkpoint:
-    text, vision = _sizes3(hidden, layers)
+    text, vision = sizes3(hidden, layers)
     text |= {**EXPERTS, "moe_intermediate_size": hidden}
     text["norm_topk_prob"] = True  # stands in published configurations; transformers always does it, and vLLM asks
     return _checkpoint("Qwen3VLMoe", text, vision, words)
@@ -49,7 +49,7 @@ def qwen3_5_moe(hidden: int, layers: int, words: Sequence[str]) -> Checkpoint:
     return _checkpoint("Qwen3_5Moe", text, vision, words)
 
 
-def _sizes(hidden: int, layers: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def sizes(hidden: int, layers: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """Sizes of the language model and of the vision tower."""
     half = hidden // HEADS // 2  # rotary pairs per head, split into time, height and width
     side = half * 3 // 8
@@ -78,8 +78,9 @@ def _sizes(hidden: int, layers: int) -> tuple[dict[str, Any], dict[str, Any]]:
     return text, vision
 
 
-def _sizes3(hidden: int, layers: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    text, vision = _sizes(hidden, layers)
+def sizes3(hidden: int, layers: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """As `sizes`, of Qwen3-VL."""
+    text, vision = sizes(hidden, layers)
     text["head_dim"] = hidden // HEADS
     text["rope_parameters"]["mrope_interleaved"] = True
     vision |= {"patch_size": 16, "num_position_embeddings": 256, "deepstack_visual_indexes": [0]}
@@ -87,7 +88,7 @@ def _sizes3(hidden: int, layers: int) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _sizes5(hidden: int, layers: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    text, vision = _sizes3(hidden, layers)
+    text, vision = sizes3(hidden, layers)
     del vision["deepstack_visual_indexes"]
     return text | language5(hidden, layers), vision
 

@@ -39,10 +39,15 @@ LEARNED, WORDS = 400, 100
 """Number of special and learned tokens, and of `words` for which the embeddings have room."""
 
 
-def template(picture: str, video: str = "") -> str:
-    """The chat template with these texts in place of a picture and of a video. No text for videos: they are left out."""
+def template(picture: str, video: str = "", sound: str = "") -> str:
+    """The chat template with these texts in place of a picture, of a video and of a sound. Media without a text are left out."""
     found = CHAT_TEMPLATE.replace("<|vision_start|><|image_pad|><|vision_end|>", picture)
-    return found.replace("<|vision_start|><|video_pad|><|vision_end|>", video)
+    found = found.replace("<|vision_start|><|video_pad|><|vision_end|>", video)
+    return (
+        found.replace("{% else %}{{ part", f"{{% elif part['type'] == 'audio' %}}{sound}{{% else %}}{{{{ part")
+        if sound
+        else found
+    )
 
 
 def make_tokenizer(
