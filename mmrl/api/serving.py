@@ -100,12 +100,14 @@ class Scoring(Protocol):
     """Verifier id -> weight; the reward is the weighted sum."""
     verifier_options: Mapping[str, Mapping[str, Any]]
     """Verifier id -> its options, where some were given."""
-    value_range: tuple[float, float]
-    """The smallest and the largest value of a score."""
     needs_images: bool
     """One of them reads the images of a case; otherwise a stored case can do without."""
     needs_turns: bool
     """One of them reads the turns of a case, such as their number of tokens."""
+
+    @property
+    def value_range(self) -> tuple[float, float]:
+        """The smallest and the largest value of a score that is expected. Raises UserError for wrong options of a verifier."""
 
     @overload
     def score(self, cases: Case) -> Score: ...

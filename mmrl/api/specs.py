@@ -43,9 +43,11 @@ class TaskSpec(Spec):
 class VerifierSpec(Spec):
     """A verifier: the target is a pure function `(case, **options) -> float | Score`, or a class if `model` is set.
 
-    A target may have two attributes. `prepare(**options)` is called once in each worker process, before its first case: what it
+    A target may have three attributes. `prepare(**options)` is called once in each worker process, before its first case: what it
     imports and reads counts neither as time nor as memory of a case. `check(cameras, **options)` is called before a run starts
-    and raises UserError for options that can't work, without loading anything; `cameras` as for `model`."""
+    and raises UserError for options that can't work, without loading anything; `cameras` as for `model`. `bounds(**options)`
+    gives (low, high) as they are with these options: figures and checks of gold completions use them, while a value fails only
+    outside of `low` and `high` of the spec."""
 
     low: float = 0.0
     high: float = 1.0

@@ -15,8 +15,8 @@ _PROJECTOR = re.compile(
     r"|(vision|visual|language|modality|image)_projection|image_to_text_projection|embed_vision|visual_embeddings_table"
     r"|vision_adapter"
 )
-# Qwen's, GLM's, Phi-4's and HunYuan's are inside the tower
-_INNER_PROJECTOR = re.compile(r"(patch_)?merger|(deepstack_)?merger_list|img_projection.*")
+# Qwen's, GLM's, Phi-4's, HunYuan's and Granite Docling's are inside the tower
+_INNER_PROJECTOR = re.compile(r"(patch_)?merger|(deepstack_)?merger_list|img_projection.*|connector")
 # Gemma 4 12B has no tower: what embeds its patches is beside the projection
 _INNER_VISION = re.compile(r"patch_(dense|ln[12])|pos_(embedding|norm)")
 _VISION = re.compile(r"(high_res_)?(visual|vision|image|video|vit|vqmodel|patch_embed).*")

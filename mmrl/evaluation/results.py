@@ -148,7 +148,7 @@ def figure_of(
     values = _values(items)
     rates = (spec.low, spec.high) == (0.0, 1.0) and not spec.graded
     accuracy = rates and all(v in (0.0, 1.0, None) for i in items for v in i.values)
-    low, high = confidence_interval(values, spec.low, spec.high, counted=accuracy)
+    low, high = confidence_interval(values, min(spec.low, *values), max(spec.high, *values), counted=accuracy)
     return Evaluation(
         task=label,
         split=split,

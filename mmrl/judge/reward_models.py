@@ -25,10 +25,18 @@ class Ratings:
         """The rating of each (conversation that ends with the user, completion); any number. Conversations that follow each other
         and are the same, as those of a group are, are encoded and computed once."""
         found: list[float] = []
-        for _, same in itertools.groupby(answered, lambda one: pickle.dumps(one[0])):
+        for _, same in itertools.groupby(answered, lambda one: _content(one[0])):
             group = list(same)
             found += self.policy.rate(self.policy.encode(Prompt(messages=list(group[0][0]))), [said for _, said in group])
         return found
+
+
+def _content(messages: Sequence[Message]) -> object:
+    """Equal for conversations that are the same."""
+    try:
+        return pickle.dumps(messages)
+    except (pickle.PicklingError, TypeError, AttributeError, OSError, ValueError):
+        return object()  # a task's media may hold anything, such as a lock: no other conversation is known to be the same
 
 
 def reward_model(model: str, *, device: str = "auto", max_pixels: int | None = None) -> Ratings:

@@ -252,6 +252,18 @@ class Registry:
         check_types(f"verifier {spec.id!r}: ", function, merged)
         return function, merged
 
+    def bounded_verifier(
+        self, spec: VerifierSpec, options: Mapping[str, Any] | None = None, cameras: Mapping[str, Sequence[str]] | None = None
+    ) -> VerifierSpec:
+        """The spec, with `low` and `high` for these options if its target has `bounds`; see `VerifierSpec`. Raises as
+        `check_verifier` does."""
+        function, merged = self.check_verifier(spec, options, cameras)
+        if not (bounds := getattr(function, "bounds", None)):
+            return spec
+        with plugin_errors(f"verifier {spec.id!r}: bounds()"):
+            low, high = bounds(**merged)
+        return dataclasses.replace(spec, low=low, high=high)
+
     def _load_entry_points(self, found: list[EntryPoint], only: Iterable[str] | None, block: set[str]) -> None:
         wanted = None if only is None else set(only)
         seen: set[tuple[str, str]] = set()

@@ -12,6 +12,7 @@ from typing import Any, Self
 from mmrl.api.errors import UserError, did_you_mean
 from mmrl.api.types import Case, Score
 from mmrl.judge import Isolation, Judge, local_judge, specs_of
+from mmrl.registry import plugins
 
 
 def judge_of(
@@ -38,14 +39,19 @@ class OpenedVerifiers:
     ) -> None:
         """judge: makes the judge."""
         specs = specs_of(weights)
-        ends = [sorted((w * specs[name].low, w * specs[name].high)) for name, w in weights.items()]
         self.verifiers, self.verifier_options = weights, options
-        self.value_range = (sum(low for low, _ in ends), sum(high for _, high in ends))
         self.needs_images = any(spec.images for spec in specs.values())
         self.needs_turns = any(spec.rollout for spec in specs.values())
         self._make, self._closed = judge, False
         self._judge: Judge | None = None
         self._lock = threading.Lock()
+
+    @property
+    def value_range(self) -> tuple[float, float]:
+        registry = plugins.registry()
+        specs = {n: registry.bounded_verifier(s, self.verifier_options.get(n)) for n, s in specs_of(self.verifiers).items()}
+        ends = [sorted((w * specs[name].low, w * specs[name].high)) for name, w in self.verifiers.items()]
+        return sum(low for low, _ in ends), sum(high for _, high in ends)
 
     def score(self, cases: Case | Sequence[Case]) -> Any:
         found = self._submitted(cases).result()

@@ -150,27 +150,36 @@ def empty_scores_low(subject: VerifierSubject) -> str | None:
 
 def wrong_answer_scores_low(subject: VerifierSubject) -> str | None:
     """The gold of rows with another answer scores below this row's gold; one in ten may score as high (tolerances, synonyms)."""
-    scored, high, example = 0, 0, ""
+    common, accepted, example = list[set[str]](), list[set[str]](), ""
     draw = random.Random(0)
     for i, (case, gold) in enumerate(subject.cases):
-        others = sorted({g for c, g in subject.cases if g != gold and canonical_form(c.answer) != canonical_form(case.answer)})
-        for wrong in draw.sample(others, min(3, len(others))):
-            scored += 1
+        others = {g: c.answer for c, g in subject.cases if g != gold and canonical_form(c.answer) != canonical_form(case.answer)}
+        for wrong in draw.sample(sorted(others), min(3, len(others))):
+            common.append({name for name, _ in _parts(case.answer).items() & _parts(others[wrong]).items()})
             value = _score(subject.spec, subject.verify, case, wrong, "the gold completion of another row")
             if value >= subject.spec.high - 1e-9:
-                high += 1
+                accepted.append(common[-1])
                 example = example or (
                     f"row {subject.rows[i][1].id!r}, whose answer is {str(case.answer)!r:.40}, accepts {wrong!r:.80}"
                 )
-    if not scored:
+    if not common:
         return "all rows have the same answer: check on more rows"
-    if 10 * high <= scored:
-        return f"{high} of {scored} wrong answers score highest: {example}" if high else None
+    found = f"{len(accepted)} of {len(common)} wrong answers score highest"
+    if 10 * len(accepted) <= len(common):
+        return f"{found}: {example}" if accepted else None
+    part = ", ".join(sorted(accepted[0].intersection(*accepted) - common[0].intersection(*common)))
     if not subject.is_metric:
-        return f"{high} of {scored} wrong answers score highest: fine for a format reward, which is no task's metric"
-    return _fault(
-        subject, f"{high} of {scored} wrong answers score highest, such as {example}: compare the completion with case.answer"
-    )
+        reward = f"reward of a part of the answer ({part})" if part else "format reward"
+        return f"{found}: fine for a {reward}, which is no task's metric"
+    cure = f"it reads only {part} of the answer: let a verifier of the whole answer be the task's metric"
+    return _fault(subject, f"{found}, such as {example}: {cure if part else 'compare the completion with case.answer'}")
+
+
+def _parts(answer: Any) -> dict[str, Any]:
+    """Name -> canonical form of each part of an answer that is a table or a list; nothing for another answer."""
+    if isinstance(answer, Mapping):
+        return {repr(key): canonical_form(value) for key, value in answer.items()}
+    return {f"item {i}": canonical_form(v) for i, v in enumerate(answer)} if isinstance(answer, list | tuple) else {}
 
 
 def prompt_echo_scores_low(subject: VerifierSubject) -> str | None:

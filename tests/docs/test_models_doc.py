@@ -5,9 +5,11 @@ from __future__ import annotations
 import functools
 import os
 import re
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from packaging.version import Version
 
 from mmrl.api.errors import UserError
 from mmrl.config.sections import PolicyConfig
@@ -20,6 +22,8 @@ from mmrl.policies.vlm.vlm import VLM
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
 KINDS = {"full_attention": "full", "sliding_attention": "windows", "linear_attention": "linear", "conv": "convolution"}
 KINDS["chunked_attention"] = "chunks"
+LATER = ("gemma4", "gemma4_unified", "kimi_k25")
+"""Families whose videos earlier versions of transformers don't read rightly."""
 
 
 @functools.cache
@@ -38,6 +42,9 @@ def row(family: str) -> str:
 
 
 def videos(vlm: VLM) -> str:
+    if vlm.family.model.config.model_type in LATER:
+        assert bool(vlm.family.no_videos) == (Version(version("transformers")) < Version("5.24"))
+        return "from transformers 5.24 on"
     try:
         factor = vlm.reader.video_limits.factor
     except UserError as error:

@@ -210,6 +210,14 @@ def test_equal_graded_scores_are_not_certain(tmp_path, monkeypatch, value, k):
     assert (one.low, one.high) == (-1.0, 3.0)
 
 
+@pytest.mark.parametrize("values", [[-0.2, -0.2, -0.2], [1.4, 1.4], [-0.2, 1.0, 1.4]])
+def test_values_outside_of_the_range_that_was_expected_are_held_by_the_interval(values):
+    """`bounds` of a verifier only expects: a reward with a penalty may give less."""
+    spec = VerifierSpec(id="toy/sum", target="-:-", graded=True)
+    found = figure_of("toy", "test", spec, "toy/sum", [scored(v) for v in values], {})
+    assert found.value == pytest.approx(sum(values) / len(values)) and found.low <= found.value <= found.high
+
+
 def scored(value):
     return PromptResult(id="a", value=value, values=(value,), answers=("",))
 

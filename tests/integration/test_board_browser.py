@@ -4,11 +4,14 @@ others wrote."""
 import json
 import random
 import re
+import subprocess
+import sys
 import time
 from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
+from PIL import Image
 
 from boards import board
 from browsers import no_browser
@@ -323,3 +326,20 @@ def test_colours_are_chosen_and_kept_and_there_before_anything_is_drawn(page):
     assert (page.evaluate("window.first"), button.inner_text()) == (dark, "dark")
     button.click()
     assert (page.evaluate(ground), button.inner_text()) == (light, "auto")
+
+
+def test_a_picture_is_taken_as_docs_board_says(served, tmp_path):
+    from mmrl_browser.chromium import executable
+
+    page = Path(__file__).parents[2] / "docs" / "board.md"
+    [code] = re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
+    for told, here in (
+        ("http://127.0.0.1:8420", served.address),
+        ("run=digits", "run=short"),
+        ("/usr/bin/chromium", executable()),
+    ):
+        assert told in code
+        code = code.replace(told, here)
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, timeout=60)
+    with Image.open(tmp_path / "curves.png") as taken:
+        assert taken.width == 1280 and taken.height > 2000, "the charts are there"

@@ -51,7 +51,9 @@ def test_a_format_that_contradicts_the_family_is_refused_before_there_is_a_model
 
 
 def test_every_family_with_a_tiny_checkpoint_has_a_row_with_a_source():
-    assert sorted(COORDINATE_FORMATS) == sorted({tiny.model_type(f"tiny:{f}:layers=2") for f in tiny.FAMILIES} - {"openvla"})
+    later = {"molmo2"}  # transformers 5.24 has its class, and not all accepted versions do
+    built = {tiny.model_type(f"tiny:{f}:layers=2") for f in tiny.FAMILIES} - {"openvla"}
+    assert sorted(COORDINATE_FORMATS) == sorted(built | later)
     assert all(source and "\n" not in source for _, source in COORDINATE_FORMATS.values())
     assert all(known is None or source != "nothing found" for known, source in COORDINATE_FORMATS.values())
 

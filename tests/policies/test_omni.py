@@ -26,6 +26,7 @@ from mmrl.policies.vlm.prompt_inputs import FRAMES, SECONDS_PER_GRID
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.rollout.generate.local import LocalGenerator
 from mmrl.rollout.generate.sampling import SamplingParams
+from mmrl.rollout.generate.weights import changed_weights, parameter_versions
 from mmrl.train.export import layout_of, loader_of
 from mmrl.train.smoke import smoke
 from mmrl.train.update.pack_conversations import pack
@@ -165,13 +166,16 @@ def test_a_sound_is_heard_alike_whatever_is_beside_it(case):
         lengths = torch.tensor([s.shape[1] for s in sounds])
         more = {"aftercnn_lens": None} if family == "qwen2_5_omni" else {}
         with torch.no_grad():
-            return tower(torch.cat(sounds, 1), feature_lens=lengths, **more).last_hidden_state
+            output = tower(torch.cat(sounds, 1), feature_lens=lengths, **more)
+        assert output.pooler_output is None or torch.equal(output.pooler_output, output.last_hidden_state)
+        return output.last_hidden_state
 
-    alone, before = heard(own.audio_tower, short), len(heard(own.audio_tower, longer))
+    mended, tower = (model.get_encoder(modality="audio") for model in (vlm.model, own))
+    alone, before = heard(tower, short), len(heard(tower, longer))
     for sounds, start in (((short, longer), 0), ((longer, short, longer), before)):
-        assert (heard(vlm.model.audio_tower, *sounds)[start : start + len(alone)] - alone).abs().max() < 1e-6
+        assert (heard(mended, *sounds)[start : start + len(alone)] - alone).abs().max() < 1e-6
     if family == "qwen3_omni_moe":
-        assert (heard(own.audio_tower, short, longer)[: len(alone)] - alone).abs().max() > 1e-3
+        assert (heard(tower, short, longer)[: len(alone)] - alone).abs().max() > 1e-3
 
 
 def test_the_head_computes_no_logits_that_nobody_reads(case):
@@ -182,7 +186,7 @@ def test_the_head_computes_no_logits_that_nobody_reads(case):
     with torch.no_grad():
         found = vlm.family.hidden(one.ids[None], None, one.positions[:, None], one.media)
     hook.remove()
-    assert seen == [1] and found.shape[1] == len(one.ids)
+    assert sum(seen) <= 1 and found.shape[1] == len(one.ids)
 
 
 def test_groups_with_other_sounds_fit_into_one_pass(case):
@@ -231,7 +235,11 @@ def test_a_whole_checkpoint_gives_its_thinker(case, tmp_path):
     assert settings["model_type"] == family and settings["enable_audio_output"] is False and "Thinker" not in whole.__name__
     assert layout_of(tmp_path) == "transformers" and loader_of(tmp_path) == type(own).__name__
     weights = load_file(tmp_path / "model.safetensors")
-    assert all(name.startswith("thinker.") for name in weights)
+    parts = {"audio_tower": "conv", "visual": "patch_embed", "model": "embed_tokens", "lm_head": "weight"}
+    assert {name.split(".")[1] for name in weights} == {*parts} and all(name.startswith("thinker.") for name in weights)
+    assert all(any(name.startswith(f"thinker.{part}.{inner}") for name in weights) for part, inner in parts.items())
+    sent = dict(changed_weights(vlm.model, {}, parameter_versions(vlm.model)))
+    assert sent.keys() == weights.keys() and all(torch.equal(value, weights[name]) for name, value in sent.items())
     spoken = {f"{part}.a.weight": torch.zeros(2) for part in ("talker", "token2wav", "code2wav")}
     (tmp_path / "config.json").write_text(json.dumps(settings | {"enable_audio_output": True}))
     save_file(weights | spoken, tmp_path / "model.safetensors", {"format": "pt"})
@@ -241,11 +249,25 @@ def test_a_whole_checkpoint_gives_its_thinker(case, tmp_path):
     assert all(torch.equal(a, b) for a, b in zip(again.model.parameters(), own.parameters(), strict=True))
     del weights["thinker.model.norm.weight"]
     save_file(weights | spoken, tmp_path / "model.safetensors", {"format": "pt"})
-    with pytest.raises(UserError, match=r"its files lack model\.norm\.weight of the model in its config.json"):
+    with pytest.raises(UserError, match=r"its files lack model\.(language_model\.)?norm\.weight of the model in its config.json"):
         VLM.check(config)
     (tmp_path / "config.json").write_text(json.dumps(settings | {"quantization_config": {"quant_method": "gptq", "bits": 4}}))
     with pytest.raises(UserError, match=r"its weights are quantised \(gptq, 4 bits\)"):
         VLM.check(config)
+
+
+@pytest.mark.parametrize(
+    ("damaged", "why"),
+    [
+        ({"thinker_config": None}, r"damaged \(thinker_config is no table\): copy it again"),
+        ({"thinker_config": []}, r"damaged \(thinker_config is no table\): copy it again"),
+        ({"model_type": ["qwen2_5_omni"]}, r"knows no \['qwen2_5_omni'\] model"),
+    ],
+)
+def test_a_whole_checkpoint_with_a_damaged_config_is_refused(tmp_path, damaged, why):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen2_5_omni", "thinker_config": {}} | damaged))
+    with pytest.raises(UserError, match=why):
+        VLM.check(PolicyConfig(model=str(tmp_path)))
 
 
 def test_a_folder_without_ears_or_template_is_refused(case, tmp_path):

@@ -29,8 +29,8 @@ UNUSED = {
     "gemma4_unified": ["model.embed_audio.*"],
     "ernie4_5_vl_moe": ["*.e_score_correction_bias"],
     "gemma4": ["model.audio_tower.*", "model.embed_audio.*"],
-    "qwen2_5_omni": ["audio_tower.*"],
-    "qwen3_omni_moe": ["audio_tower.*"],
+    "qwen2_5_omni": ["*audio_tower.*"],
+    "qwen3_omni_moe": ["*audio_tower.*"],
     "gemma3n": ["model.audio_tower.*", "model.embed_audio.*", "model.embed_vision.embedding.*", "*.hard_embedding_norm.*"],
     "phi4_multimodal": [
         "*.audio_embed.*",

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+import torch
 import transformers as hf
+from PIL import Image
+from transformers.video_utils import VideoMetadata
 
+from later_families import CLASSES, QWEN_MARKS, SIZE, lacking, molmo2
+from mmrl.api.errors import UserError
+from mmrl.api.media.clips import VideoFrames
+from mmrl.api.types import Prompt
+from mmrl.config.sections import PolicyConfig
 from mmrl.policies.vlm import tiny
 from mmrl.policies.vlm.coordinate_formats import known_format
 from mmrl.policies.vlm.families import Family
 from mmrl.policies.vlm.known_families import class_of
 from mmrl.policies.vlm.tiny.checkpoint import eye, text
 from mmrl.policies.vlm.tiny.tokens import ids, make_tokenizer, template
+from mmrl.policies.vlm.vlm import VLM
 from mmrl.testing import check_policy
-
-SIZE = {"shortest_edge": 28 * 28, "longest_edge": 28 * 28 * 64}
-QWEN_MARKS = {"image_token_id": "<|image_pad|>", "video_token_id": "<|video_pad|>"}
-QWEN_MARKS |= {"vision_start_token_id": "<|vision_start|>", "vision_end_token_id": "<|vision_end|>"}
 
 
 def idefics2():
@@ -210,9 +216,13 @@ def minimax_m3_vl():
 
 MOST = (hunyuan_vl, qwen4_exp, video_llama_3, cosmos3_omni, hyperclovax_vision_v2, cohere_compass, nemotron_h_omni, minimax_m3_vl)
 LATER = [pytest.param(build, marks=pytest.mark.slow) for build in MOST]
-ALONE = {"minimax_m3_vl": "each token attends to some keys, of which other completions would take places"}
+NEW = [pytest.param(build, marks=[pytest.mark.slow, lacking(build)]) for build in CLASSES]
+ALONE = dict.fromkeys(
+    ("minimax_m3_vl", "mistral_large4", "hy_v4_vl"),
+    "each token attends to some keys, of which other completions would take places",
+)
 """Families whose completions have rows of their own -> why."""
-KNOWN = ("nemotron_h_omni",)
+KNOWN = ("nemotron_h_omni", "molmo2", "minicpm_ocr")
 """Families with an adapter, without a tiny checkpoint."""
 VIDEOS = (
     "cosmos3_edge",
@@ -222,14 +232,19 @@ VIDEOS = (
     "minimax_m3_vl",
     "video_llama_3",
     "qwen4_exp",
+    "lfm3_vl",
+    "hy_v4_vl",
+    "muse_spark",
+    "molmo2",
+    "minicpm_ocr",
 )
 
 
-@pytest.mark.parametrize("build", [idefics2, vipllava, cosmos3_edge, *LATER])
+@pytest.mark.parametrize("build", [idefics2, vipllava, cosmos3_edge, *LATER, *NEW])
 def test_a_class_that_nobody_looked_at_shares_its_prompt(build, tmp_path):
     model, processor = build()
     kind = model.config.model_type
-    assert kind not in tiny.FAMILIES and known_format(kind) == (None, "")
+    assert kind not in tiny.FAMILIES and (known_format(kind) == (None, "")) == (kind != "molmo2")
     assert (class_of(kind) is Family) == (kind not in KNOWN)
     model.save_pretrained(tmp_path)
     processor.save_pretrained(tmp_path)
@@ -238,3 +253,32 @@ def test_a_class_that_nobody_looked_at_shares_its_prompt(build, tmp_path):
     notes = {r.name: r.note for r in report.results}
     assert ALONE.get(kind, "a group shares its prompt") in notes["a_group_shares_its_prompt"]
     assert ("not checked" not in notes["videos_equal_a_fresh_pass"]) == (kind in VIDEOS)
+
+
+@pytest.mark.slow
+@lacking(molmo2)
+def test_molmo2_reads_pictures_and_frames_as_its_own_forward_does(tmp_path):
+    for part in molmo2():
+        part.save_pretrained(tmp_path)
+    policy = VLM(PolicyConfig(model=str(tmp_path)))
+    frames = np.random.default_rng(0).integers(0, 255, (4, 64, 64, 3), np.uint8)
+    video = {"type": "video", "video": VideoFrames(frames_THWC=frames, times_s=(0.0, 0.5, 1.0, 1.5), duration_s=2.0)}
+    pictures = [{"type": "image", "image": Image.fromarray(frame)} for frame in (frames[0, :, :20], frames[1, :30])]
+    given = {"return_tensors": "pt", "text_kwargs": {"add_special_tokens": False}}
+    metadata = VideoMetadata(total_num_frames=2000, fps=1000.0, frames_indices=[0, 500, 1000, 1500])
+    clip = {"do_sample_frames": False, "video_metadata": [[metadata]]}
+    own = ({"images": [[p["image"] for p in pictures]]}, {"videos": [[torch.tensor(frames).permute(0, 3, 1, 2)]], **clip})
+    for parts, media in zip((pictures, [video]), own, strict=True):
+        inputs = policy.encode(Prompt(messages=[{"role": "user", "content": [*parts, {"type": "text", "text": "What?"}]}]))
+        marks = "".join("<|video|>" if part is video else "<|image|>" for part in parts)
+        raw = policy.processor(text=[f"<|im_start|>user\n{marks}What?<|im_end|>\n<|im_start|>assistant\n"], **media, **given)
+        assert inputs.ids.tolist() == raw["input_ids"][0].tolist()
+        taken = {k: v for k, v in raw.items() if k != "video_metadata"}
+        types = {k: v[None] for k, v in inputs.token_types.items()}
+        with torch.no_grad():
+            wanted, found = policy.model(**taken).logits, policy.model(input_ids=inputs.ids[None], **inputs.media, **types).logits
+        assert (wanted - found).abs().max() < 1e-5
+    with pytest.raises(UserError, match="reads pictures or a video, and this prompt has both"):
+        policy.encode(Prompt(messages=[{"role": "user", "content": [pictures[0], video]}]))
+    with pytest.raises(UserError, match="gives one answer"):  # a picture that follows would be seen by those before it
+        policy.reader.check_turns()

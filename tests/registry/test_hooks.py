@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import json
 import os
 import re
 import tomllib
@@ -230,6 +231,20 @@ def test_the_simulator_of_the_guide_keeps_all_rules(site) -> None:
     resolve(parse_config(tomllib.loads(run_file)))
     simulator = reports[1]
     assert {r.name for r in simulator.results} == checks(simulator_checks) and not any(r.note for r in simulator.results)
+
+
+@pytest.mark.slow
+def test_the_gymnasium_environment_of_the_guide_keeps_all_rules_and_is_trained_on(site, tmp_path) -> None:
+    pytest.importorskip("mmrl_gym")
+    section = guide.section("A Gymnasium environment")
+    (code,), (run_file,) = (re.findall(rf"```{language}\n(.*?)^```$", section, re.M | re.S) for language in ("python", "toml"))
+    site("mmrl-ferry", {"ferry.py": code}, {"ferry": "ferry"})
+    [simulator] = check_plugin("ferry")
+    skipped = {r.name for r in simulator.results if r.note}
+    assert simulator.ok and skipped == {"variants_reset", "expert_is_in_range"}
+    folder = runs.run(parse_config({**tomllib.loads(run_file), "runs_dir": str(tmp_path)}))
+    last = [json.loads(line) for line in (folder.path / "metrics.jsonl").read_text().splitlines()][-1]
+    assert last["step"] == 2
 
 
 def test_the_guide_has_what_a_simulator_is_written_with() -> None:

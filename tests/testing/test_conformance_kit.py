@@ -831,6 +831,53 @@ def test_a_task_keeps_its_image_processing() -> None:
     assert made.image_processing == ImageProcessing(CoordinateFormat.THOUSANDTHS)
 
 
+class Dots(Task):
+    """Answers of several parts, of which one is the same in all rows."""
+
+    form: Any = dict
+
+    def prompts(self, split: str, seed: int) -> list[Prompt]:
+        answers = [(("n", i % 4), ("side", "right" if i & 4 else "left"), ("unit", "dots")) for i in range(16)]
+        made = [dict(pairs) if self.form is dict else [value for _, value in pairs] for pairs in answers]
+        return [Prompt(id=str(i), messages=[user_message(f"Row {i}?")], answer=answer) for i, answer in enumerate(made)]
+
+    def gold(self, prompt: Prompt) -> str:
+        n, side, _ = prompt.answer.values() if self.form is dict else prompt.answer
+        return f"{n} {side}"
+
+
+@pytest.mark.parametrize(("form", "place", "name"), [(dict, "n", "'n'"), (list, 1, "item 1")])
+def test_a_verifier_of_a_part_of_the_answer_is_called_so(form: Any, place: Any, name: str) -> None:
+    """It does compare with the answer, and is no format reward: the cure is another metric."""
+    graded = VerifierSpec(id="dots/part", target="-:-", timeout_s=0.5, graded=True)
+    rows = sample(type("Formed", (Dots,), {"form": form}), 16)
+
+    def part(case: Case) -> float:
+        said = re.fullmatch("([0-9]) (left|right)", case.completion)
+        return float(said is not None and str(case.answer[place]) in said.groups())
+
+    told = failed(check_verifier(graded, rows, part))["wrong_answer_scores_low"]
+    cure = f"it reads only {name} of the answer: let a verifier of the whole answer be the task's metric"
+    assert re.search(rf"such as row .*, accepts '\d \w+': {cure}$", told)
+    notes = {r.name: r.note for r in check_verifier(graded, rows, part, is_metric=False).results}
+    said = f"fine for a reward of a part of the answer ({name}), which is no task's metric"
+    assert notes["wrong_answer_scores_low"].endswith(said)
+    form_alone = accepting(lambda c, a: re.fullmatch("[0-9] (left|right)", c) is not None)
+    told = failed(check_verifier(graded, rows, form_alone))["wrong_answer_scores_low"]
+    assert told.endswith("compare the completion with case.answer")
+
+
+def test_the_guides_answers_of_several_parts_pass_as_its_specs_say() -> None:
+    found: dict[str, Any] = {}
+    (code,) = re.findall("```python\n(.*?)```", guide.section("Answers of several parts"), re.DOTALL)
+    exec(code, found)
+    count, answer, task = found["SPECS"]
+    for spec in (count, answer):
+        verify = found[spec.target.partition(":")[2]]
+        assert failed(check_verifier(spec, sample(Dots, 16), verify, is_metric=spec.id == task.metric)) == {}
+    assert "wrong_answer_scores_low" in failed(check_verifier(count, sample(Dots, 16), found["count"]))
+
+
 def test_a_lenient_tolerance_is_a_note() -> None:
     class Numbers(Task):
         def prompts(self, split: str, seed: int) -> list[Prompt]:

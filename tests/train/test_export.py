@@ -13,12 +13,16 @@ import torch
 from click.testing import CliRunner
 from huggingface_hub import ModelCard
 from huggingface_hub.errors import HfHubHTTPError
+from PIL import Image
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
 import runs
+from mmrl import Prompt, user_message
 from mmrl.config.load import load_config
 from mmrl.policies.load import make_policy
 from mmrl.policies.vlm import tiny
+from mmrl.rollout.generate.local import LocalGenerator
+from mmrl.rollout.generate.sampling import SamplingParams
 from mmrl.train.export import export_run
 from mmrl.ui.cli import main
 
@@ -67,10 +71,13 @@ def logits(model, processor):
 
 
 def policy_logits(run, processor):
-    """Of the policy as mmrl itself loads it from the run's checkpoint."""
+    return logits(trained_policy(run).model, processor)
+
+
+def trained_policy(run):
+    """The policy as mmrl itself loads it from the run's checkpoint."""
     config = load_config(run / "config.toml").policy.model_copy(update={"device": "cpu"})
-    policy = make_policy(config, device="cpu", seed=0, source=run / "checkpoints" / "step-000002" / "policy")
-    return logits(policy.model, processor)
+    return make_policy(config, device="cpu", seed=0, source=run / "checkpoints" / "step-000002" / "policy")
 
 
 @pytest.mark.parametrize(
@@ -113,6 +120,24 @@ def test_the_card_has_the_evaluation_and_what_was_trained_on(made, base, tmp_pat
     assert result.metric_value == pytest.approx(last["value"]) and result.metric_args["n"] == 4
 
 
+@pytest.mark.parametrize("name", ["whole", "lora"])
+def test_the_lines_of_the_card_ask_it(made, tmp_path, monkeypatch, capsys, name):
+    """They print what mmrl samples greedily at the run's longest completion. docs/evaluate.md has the same lines."""
+    export_run(made[name], tmp_path / "out", which="last")
+    text = (tmp_path / "out" / "README.md").read_text()
+    [code] = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    page = (Path(__file__).parents[2] / "docs" / "evaluate.md").read_text()
+    assert code.replace('"out"', '"refer-3b"').replace("max_new_tokens=6", "max_new_tokens=256") in page
+    question, picture = "What is in the picture?", Image.new("RGB", (56, 56), (210, 20, 20))
+    policy = trained_policy(made[name])
+    prompt = policy.encode(Prompt(id="a", messages=[user_message(question, picture)], answer=None))
+    [[expected]] = LocalGenerator(policy).generate([prompt], 1, SamplingParams(max_tokens=6, temperature=0.0))
+    picture.save(tmp_path / "picture.png")
+    monkeypatch.chdir(tmp_path)
+    exec(code, {})
+    assert question in code and capsys.readouterr().out == policy.decode(expected.token_ids) + "\n"
+
+
 @pytest.mark.parametrize(("first", "title"), [(0, "before training"), (1, "after step 1")])
 def test_the_card_has_the_first_evaluation_beside_the_last_one(made, tmp_path, first, title):
     """A run that begins with an sft stage and goes on with rl is first evaluated between them."""
@@ -122,9 +147,17 @@ def test_the_card_has_the_first_evaluation_beside_the_last_one(made, tmp_path, f
         if "eval" in row and row["step"] == 0:
             row["step"], row["eval"]["value"] = first, 0.123
     (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (run / "config.toml").write_text((run / "config.toml").read_text().replace("[policy]\n", "[policy]\nmax_pixels = 3136\n"))
     export_run(run, tmp_path / "out", which="last")
     text = (tmp_path / "out" / "README.md").read_text()
+    assert "trained on pictures of at most 3,136 pixels" in text
     assert f"| value (95% interval) | {title} | prompts |" in text and len(re.findall(r"\) \| 0\.123 \(.*\) \| 4 \|", text)) == 1
+
+
+@pytest.mark.parametrize(("name", "terms"), [("whole", "`tiny` and of the data"), ("tiny", "the data")])
+def test_the_terms_of_a_licence_are_those_of_a_base_that_has_some(made, tmp_path, name, terms):
+    export_run(made[name], tmp_path / "out", which="last", merged=name == "tiny")
+    assert f"within the terms of {terms} that it was trained on." in (tmp_path / "out" / "README.md").read_text()
 
 
 def test_a_card_of_weights_that_were_not_evaluated_says_so(made, tmp_path):

@@ -1,5 +1,6 @@
 """What a plan says of time: floating-point operations as torch counts them, and what follows from a machine by hand."""
 
+import copy
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -177,18 +178,30 @@ def test_what_is_supposed_stays_within_the_run_file():
     assert sizes_of(run_file(policy={"max_pixels": None}), model).pixels == 2**20
 
 
-def test_what_to_change_makes_it_fit():
-    config = run_file()
+CHECKPOINTED = {"train": {"gradient_checkpointing": True}}
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({}, [{"train.gradient_checkpointing"}]),
+        ({**CHECKPOINTED, "policy": {"max_pixels": 12_845_056}}, [{"policy.max_pixels"}, {"policy.lora", "policy.max_pixels"}]),
+    ],
+)
+def test_what_to_change_makes_it_fit(given, named):
+    config = run_file(**given)
     made = predict(config, GPUS["h100"])
     assert not made.fits and made.changes
-    assert {"train.gradient_checkpointing": True} in [change.settings for change in made.changes]
+    assert all(keys in [set(change.settings) for change in made.changes] for keys in named)
     for change in made.changes:
         assert change.fits
-        sections: dict = {}
+        sections: dict = copy.deepcopy(given)
         for key, value in change.settings.items():
             section, _, name = key.partition(".")
             sections.setdefault(section, {})[name] = value
-        assert predict(run_file(**sections), GPUS["h100"]).fits, change.words
+        then = predict(run_file(**sections), GPUS["h100"])
+        assert then.fits, change.words
+        assert (then.stages[0].peak, then.stages[0].step_s) == (change.bytes, change.step_s), change.words
     assert predict(config, GPUS["b200"]).changes == ()
 
 

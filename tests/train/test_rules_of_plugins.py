@@ -12,6 +12,7 @@ from mmrl import Prompt, SamplingRule, Score
 from mmrl.api.errors import PluginError
 from mmrl.api.sampling import Group
 from mmrl.train.sampling.guard import applied, counted, credited
+from mmrl.train.sampling.rule_states import load_states, save_states, states_of
 
 RULES = """
 from mmrl import SamplingRule, SamplingRuleSpec, hookimpl
@@ -177,3 +178,34 @@ def test_credit_is_finite_or_left_out():
         credited(fill(math.inf), [group()], torch.ones(2))
     with pytest.raises(PluginError, match=r"sampling rule Odd: credit\(\) raised TypeError"):
         credited(fill("x"), [group()], torch.ones(2))
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        (lambda self: self.gone, r"sampling rule Odd: state\(\) raised AttributeError: .*'gone'"),
+        (lambda self: None, r"sampling rule Odd: state\(\) raised TypeError"),
+        (lambda self: {"seen": 3}, r"sampling rule Odd: state\(\) must return tensors by names, not 'seen': int"),
+        (lambda self: {3: torch.ones(1)}, r"sampling rule Odd: state\(\) must return tensors by names, not 3: Tensor"),
+        (lambda self: {"a": torch.ones(2, device="meta")}, r"no checkpoint holds 'a' of state\(\) \(torch.float32, .* on meta\)"),
+        (lambda self: {"a": torch.eye(2).to_sparse()}, r"no checkpoint holds 'a' of state\(\) \(torch.float32, torch.sparse_coo"),
+        (lambda self: {"a": torch.ones(2, dtype=torch.complex128)}, r"no checkpoint holds 'a' of state\(\) \(torch.complex128"),
+    ],
+)
+def test_a_state_that_no_checkpoint_holds_is_named_at_once(state, message):
+    with pytest.raises(PluginError, match=message):
+        states_of([rule(list, state=state)])
+
+
+def test_a_state_goes_through_a_checkpoint_however_its_tensors_lie(tmp_path):
+    """Several may share memory. A rule that can't go on from it is named."""
+    whole, found = torch.arange(6.0).reshape(2, 3), {}
+    state = {"a": whole, "b": whole[1], "c": whole.T, "d": torch.ones(1).expand(4), "e": torch.nn.Parameter(torch.ones(2))}
+    kept = states_of([rule(list, state=lambda self: state)])
+    whole += 1
+    save_states(kept, tmp_path)
+    load_states([rule(list, load_state=lambda self, tensors: found.update(tensors))], tmp_path)
+    assert found["a"].tolist() == [[0, 1, 2], [3, 4, 5]] and torch.equal(found["c"], found["a"].T)
+    assert found["b"].tolist() == [3, 4, 5] and found["d"].tolist() == [1] * 4 and found["e"].tolist() == [1, 1]
+    with pytest.raises(PluginError, match=r"sampling rule Odd: load_state\(\) raised KeyError: 'older'"):
+        load_states([rule(list, load_state=lambda self, tensors: tensors["older"])], tmp_path)

@@ -273,6 +273,25 @@ def test_16_marks_over_pictures_come_and_go(visitor: Visitor) -> None:
     said.wait_for(state="visible")
 
 
+WHOLE = """() => [...document.querySelectorAll("#groups .pixels")].map(
+  (e) => e.clientWidth / (e.naturalWidth || e.viewBox.baseVal.width))"""
+"""How many times as wide as its file each small picture is on the page."""
+
+
+@pytest.mark.parametrize(("wide", "large"), [(360, 320), (640, 512), (1280, 512)])
+def test_small_pictures_are_shown_at_whole_multiples(visitor: Visitor, wide: int, large: int) -> None:
+    page = visitor.open("/rollouts?run=first", "() => document.querySelectorAll('#groups img.pixels').length > 0")
+    page.set_viewport_size({"width": wide, "height": 700})
+    page.wait_for_timeout(100)
+    assert set(page.evaluate(WHOLE)) == {2.0}
+    page.locator("#groups button.picture:has(img)").first.click()
+    assert page.locator(".large img").evaluate("e => e.clientWidth") == large
+    page.set_viewport_size({"width": wide, "height": 300})  # 94 hundredths of 300 are four times 64, and some
+    page.keyboard.press("Escape")
+    page.locator("#groups button.picture:has(img)").first.click()
+    assert page.locator(".large img").evaluate("e => e.clientWidth") == 256
+
+
 def test_17_an_episode_is_played(visitor: Visitor) -> None:
     page = visitor.open("/episodes?run=first")
     player = page.locator("figure.player").first

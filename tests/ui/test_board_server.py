@@ -24,7 +24,8 @@ from boards import Running, board
 from long_runs import rollout, write_run
 from mmrl.run_folder.writer import RunFolder
 from mmrl.ui import cli
-from mmrl.ui.board import serving
+from mmrl.ui.board import pages, serving
+from mmrl.ui.board.state import State
 from runs import figure
 
 HOSTILE = '<script>alert(1)</script><img src=x onerror="alert(2)">'
@@ -78,6 +79,17 @@ def test_the_list_says_how_runs_stand(served: Running, runs: Path) -> None:
     assert {name: row["state"] for name, row in rows.items()} == {"one": "stopped", "deep/two": "stopped"}
     assert (rows["deep/two"]["step"], rows["deep/two"]["steps"]) == (40, 80)
     assert rows["one"]["evals"][0]["value"] == pytest.approx(0.9)
+
+
+def test_a_column_has_one_title_which_is_true_of_runs_that_ended() -> None:
+    html = pages.runs(
+        [State(name="a", state="finished", step=3, steps=3, seconds=25.0), State(name="b", state="running", step=1, left=9.0)],
+        "runs",
+    )
+    assert "25 s<small>elapsed</small>" in html and re.search(r"9(\.0)? s<small>left</small>", html)
+    titles = re.findall(r'data-sort="(\w+)"><button type="button" class="sort">(.*?)</button>', html)
+    assert dict(titles)["left"] == "Time"
+    assert titles * 2 == re.findall(r'data-field="(\w+)" data-title="(.*?)"', html)
 
 
 def test_a_run_that_goes_fails_or_ends_is_called_that(written: tuple[Running, Path]) -> None:

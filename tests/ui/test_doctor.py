@@ -19,11 +19,11 @@ HAVE = {
     "multimodal-rl": "0.2.0",
     "torch": "2.13.0+cpu",
     "torchvision": "0.28.0",
-    "transformers": "5.19.0",
+    "transformers": "5.24.0",
     "qwen-vl-utils": "0.0.14",
 }
 TRIED = {"torch": {"build": "cpu", "gpus": []}, "torchvision": {"compiled": False}, "transformers": {}}
-TRAIN = [Requirement(r) for r in ("torch>=2.11", "transformers>=5.16,<5.20", "qwen-vl-utils>=0.0.14", "numpy>=1.26")]
+TRAIN = [Requirement(r) for r in ("torch>=2.11", "transformers>=5.16,<5.25", "qwen-vl-utils>=0.0.14", "numpy>=1.26")]
 
 
 def base(have=HAVE, tried=TRIED, pth=True):
@@ -138,7 +138,7 @@ def test_extras():
     have = {**HAVE, "numpy": "2.4.6"}
     whole = doctor.check_extra("train", TRAIN, have)
     assert whole.state == "ok"
-    assert whole.detail == "torch 2.13.0+cpu, transformers 5.19.0, qwen-vl-utils 0.0.14, numpy 2.4.6"
+    assert whole.detail == "torch 2.13.0+cpu, transformers 5.24.0, qwen-vl-utils 0.0.14, numpy 2.4.6"
     del have["qwen-vl-utils"]
     half = doctor.check_extra("train", TRAIN, have)
     assert (half.state, half.detail, half.cure) == (

@@ -88,6 +88,17 @@ def test_true_marks_are_on_the_prompts_picture_and_said_ones_on_a_copy_beside_th
     ]
 
 
+@pytest.mark.parametrize(
+    ("size", "widths"),  # without marks, with gold marks, and the copy beside a completion
+    [((64, 64), (128, 128, 128)), ((28, 28), (140, 140, 140)), ((99, 99), (99, 99, 99)), ((200, 150), (200, 180, 173))],
+)
+def test_small_pictures_are_shown_at_whole_multiples_and_pixel_by_pixel(run, size, widths):
+    picture = Image.new("RGB", size)
+    html = card(run, row("a", picture=picture)) + card(run, row("a", [TRUE, SAID], picture))
+    shown = [a for tag, a in Page(html).elements if tag == "img" or (tag == "svg" and "aria-label" in a)]
+    assert [(int(a["width"]), a.get("class", "")) for a in shown] == [(w, "pixels" if size[0] < 100 else "") for w in widths]
+
+
 def test_a_picture_that_nobody_marks_is_an_img(run):
     html = card(run, row("a"), row("b"))
     assert html.count("<img") == 1 and "<use" not in html and "<image" not in html

@@ -1,6 +1,7 @@
 """`mmrl plan`, and `mmrl train` refusing a run that does not fit."""
 
 import json
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -63,8 +64,10 @@ def test_people_are_told_what_limits_and_what_to_change(run_file):
     found = ask(run_file, "--machine", "h100", "--set", "train.gradient_checkpointing=false")
     text = found.stdout
     assert "it does not fit: learning needs" in text and "To make it fit, change one of" in text
-    assert "train.gradient_checkpointing = true" in text and "would not be faster: moving" in text
+    assert "train.gradient_checkpointing = true" in text and "offload" not in text
     assert "float32 masters" in text and "generate: decode" in text and "starting operations" in text
+    large = ask(run_file, "--machine", "h100", "--set", "policy.max_pixels=12845056").stdout
+    assert re.search(r"^  policy.max_pixels = \d+ +[\d.]+ GiB +[\d.]+ s a step  smaller pictures$", large, re.MULTILINE)
     assert ask(run_file, "--machine", "h200").exit_code == 0
     with pytest.raises(SystemExit) as exit_:
         main.main(args=["plan", run_file, "--machine", "l4"], prog_name="mmrl")

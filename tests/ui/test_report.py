@@ -298,6 +298,7 @@ def test_a_change_has_a_colour_only_where_the_intervals_are_apart(run: RunFolder
         ("accuracy@vision-reasoner", 1.5, None, "50.0%"),
         ("grounding/accuracy@vision-reasoner", 1.5, ("0", "3"), "50.0%"),
         ("grounding/iou", 1.5, None, "50.0%"),  # outside its own bounds
+        ("interop/trl", 0.5, None, "50.0%"),  # its bounds are no axis
         ("nobody/knows", 0.5, None, "50.0%"),
     ],
 )

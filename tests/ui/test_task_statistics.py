@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 
 import pytest
 from click.testing import CliRunner
@@ -10,6 +11,7 @@ from PIL import Image
 from mmrl.ui.cli import main
 from mmrl.ui.cli import preview as command
 from mmrl.ui.report.survey_charts import cards, figures
+from mmrl.ui.report.text import esc
 from mmrl.ui.task_statistics import TaskStatistics
 
 ODD = """
@@ -258,6 +260,21 @@ def test_an_acting_task_shows_its_instructions_and_what_an_outcome_gets(tmp_path
     assert done.exit_code == 0 and lines[1] == "Sample of 2 prompts:" and lines[-1] == "  robotics/success: success 1, failure 0"
     assert any(line.startswith("  Instructions: ") for line in lines)
     assert page_of(tmp_path, "robotics/reach").count('<article class="card"><div class="prompt">') == 2
+
+
+@pytest.mark.parametrize(
+    ("answers", "more"),
+    [
+        ("aabbccddeeffgh", "; the 6 most frequent are shown, 2 more are not"),
+        ("aaabbcd" + "efghij", "; the 2 most frequent are shown, 8 more are not"),  # nothing is said by a bar of one
+        ("aabbccddeeff", ""),
+        ("abcdefgh", ""),  # all differ, so that there are no bars
+    ],
+)
+def test_a_chart_says_how_many_answers_it_leaves_out(answers, more):
+    [figure] = figures(TaskStatistics(answers=Counter(answers)))
+    assert figure.above == figure.said + more and f"<p>{esc(figure.above)}</p>" in cards([figure])
+    assert "shown" not in figure.said
 
 
 def test_a_survey_without_anything_has_no_figures():

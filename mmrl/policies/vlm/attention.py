@@ -65,8 +65,8 @@ def dense_implementation(config: Any) -> str:
 
 
 def asked(dense: str) -> str | None:
-    """What transformers is asked for where a model is made: its `sdpa` isn't named, as it is its choice for all parts that have it,
-    and since 5.21 it refuses a model with a part that hasn't, such as one that hears."""
+    """What transformers is asked for where a model is made: its `sdpa` isn't named, as it is its choice for all parts that have
+    it, and since 5.21 it refuses a model with a part that hasn't, such as one that hears."""
     return None if dense == "sdpa" else dense
 
 

@@ -61,6 +61,11 @@ COORDINATE_FORMATS: dict[str, tuple[CoordinateFormat | None, str]] = {
         "up to 1 are "
         "multiplied by width and height; MoonshotAI/Kimi-VL issue 56 reports boxes in [0, 1] for its predecessor",
     ),
+    "molmo2": (
+        _THOUSANDTHS,
+        "the card of allenai/Molmo2-4B: x / 1000 * width, in <points> with the number of the picture and of each point before x "
+        "and y, three digits each (a copy: albud1978/CV, src/models/Molmo2-4B/README.md at 83e865d)",
+    ),
     "gemma4": (
         CoordinateFormat.THOUSANDTHS_YX,
         "huggingface/blog, gemma4.md at 060165f: box_2d in a picture of 1000 x 1000, without an instruction; its "

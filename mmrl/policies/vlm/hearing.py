@@ -12,8 +12,8 @@ def hear_apart(tower: Any) -> None:
     """Let a tower read sounds of less than a chunk, which is a second, only with sounds of the same length.
 
     It cuts sounds into chunks, fills these up with zeros to the longest chunk of the pass, and runs three convolutions over them,
-    of which the second and third also see what the first made of the zeros (transformers 5.19). So the last tokens of a short
-    sound would depend on whether a longer one is in the batch."""
+    of which the second and third also see what the first made of the zeros (transformers 5.19 and 5.24). So the last tokens of a
+    short sound would depend on whether a longer one is in the batch."""
     tower.forward = partial(_heard, tower)
 
 
@@ -31,7 +31,7 @@ def _heard(tower: Any, input_features: torch.Tensor, feature_lens: torch.Tensor,
         output = run(tower, torch.cat([pieces[i] for i in sounds], 1), feature_lens=feature_lens[sounds], **kwargs)
         counts = tokens_of(tower, feature_lens[sounds]).tolist()
         heard |= dict(zip(sounds, output.last_hidden_state.split(counts), strict=True))
-    output.last_hidden_state = torch.cat([heard[i] for i in range(len(frames))])
+    output.last_hidden_state = output.pooler_output = torch.cat([heard[i] for i in range(len(frames))])
     return output
 
 

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Mapping
+from importlib.metadata import version as installed
 from typing import Any
 
 import torch
+from packaging.version import Version
+from torch.nn.functional import pad
 
+from mmrl.api.errors import UserError
 from mmrl.policies.resizing import crop_like_tensorflow, resize
 from mmrl.policies.vlm.capabilities import UNKNOWN, Capabilities
 from mmrl.policies.vlm.families import Family
@@ -15,6 +20,11 @@ from mmrl.policies.vlm.hearing import hear_apart
 from mmrl.policies.vlm.plugin_families import plugin_family
 from mmrl.policies.vlm.prompt_inputs import FRAMES, SECONDS_PER_GRID, SOUNDS
 from mmrl.policies.vlm.vision import speed_up
+
+
+def before(version: str, why: str) -> str:
+    """`why`, if the installed transformers is older than this version; nothing otherwise."""
+    return f"in transformers before {version} {why}" if Version(installed("transformers")) < Version(version) else ""
 
 
 class PaliGemma(Family):
@@ -80,7 +90,7 @@ class GLM(Family):
 
 
 class Gemma4(Family):
-    no_videos = "in transformers 5.19 its forward doesn't pass num_frames_per_video on"
+    no_videos = before("5.24", "its forward doesn't pass num_frames_per_video on")
 
 
 class Converted(Family):
@@ -91,10 +101,24 @@ class Converted(Family):
         return {k: v.to(self.model.dtype) if v.is_floating_point() else v for k, v in given.items()}
 
 
+class Llama4(Converted):
+    """Llama 4. In transformers 5.24 its forward asks its language model's output for pictures, which that has no field for."""
+
+    def __init__(self, model: Any, processor: Any, capabilities: Capabilities = UNKNOWN) -> None:
+        super().__init__(model, processor, capabilities)
+        if without_pictures not in model.language_model._forward_hooks.values():
+            model.language_model.register_forward_hook(without_pictures)
+
+
+def without_pictures(model: Any, args: Any, output: Any) -> None:
+    """A forward hook."""
+    output.image_outputs = None
+
+
 class NemotronOmni(Family):
     """Nemotron 3 Nano Omni: its output embeddings are its language model's, which transformers' class doesn't hand on."""
 
-    no_videos = "in transformers 5.19 its processor reads the times of one video alone, and not in a list"
+    no_videos = "up to transformers 5.24 its processor gives a video in a form that its vision tower doesn't take"
 
     def __init__(self, model: Any, processor: Any, capabilities: Capabilities = UNKNOWN) -> None:
         model.get_output_embeddings = model.language_model.get_output_embeddings
@@ -102,7 +126,7 @@ class NemotronOmni(Family):
 
 
 class KimiK25(Converted):
-    no_videos = "in transformers 5.19 it counts the tokens of each frame, and has those of all frames together"
+    no_videos = before("5.24", "it counts the tokens of each frame, and has those of all frames together")
 
 
 class PerceptionLM(Family):
@@ -122,6 +146,37 @@ class MiniCPM(Family):
     def after_media(self, positions: torch.Tensor, types_S: torch.Tensor) -> torch.Tensor:
         """A picture and its slices lie on one canvas, as the model places them."""
         return positions
+
+
+class Molmo2(Family):
+    """Molmo 2. Its adapter pools patches, which it is told by their index among the patches of all pictures of a pass. All
+    pictures of a conversation see each other, so that an answer would see those that follow it."""
+
+    has_turns = False
+    on_host = ("image_grids", "image_num_crops")
+
+    def with_media(self, media: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Frames are given as pictures without crops, since the model takes no pictures beside videos. The patches of all
+        pictures are numbered; where they already are, as in a prompt, nothing changes."""
+        given = super().with_media(media)
+        if "pixel_values_videos" in given:
+            if "pixel_values" in given:
+                raise UserError("a molmo2 model reads pictures or a video, and this prompt has both: show it one of them")
+            frames, rows, columns = given.pop("video_grids").unbind(-1)
+            given["image_grids"] = torch.stack([frames * rows, columns, 0 * columns, 0 * columns], -1)
+            given["image_num_crops"] = frames
+            given["pixel_values"] = given.pop("pixel_values_videos")
+            given["image_token_pooling"] = given.pop("video_token_pooling")
+        if "image_token_pooling" not in given:
+            return given
+        pools = (self.processor.image_processor.pooling_size, self.processor.video_processor.pooling_size)
+        most, per_crop, start, numbered = max(map(math.prod, pools)), given["pixel_values"].shape[1], 0, []
+        pooled_TP = pad(given["image_token_pooling"], (0, most - given["image_token_pooling"].shape[1]), value=-1)
+        tokens = [h * w + more_h * more_w for h, w, more_h, more_w in given["image_grids"].tolist()]
+        for own, crops in zip(pooled_TP.split(tokens), given["image_num_crops"].tolist(), strict=True):
+            numbered.append(torch.where(own < 0, own, own - own[own >= 0].min() + start))
+            start += crops * per_crop
+        return given | {"image_token_pooling": torch.cat(numbered)}
 
 
 class QwenVL(Family):
@@ -161,7 +216,8 @@ class QwenOmni(QwenVL):
 
     @property
     def base(self) -> Any:
-        return self.model
+        """transformers 5.19 puts media in where the head is, and 5.24 in a model within, without it."""
+        return self.model.base_model
 
     def positions(self, ids_S: torch.Tensor, encoded: Mapping[str, torch.Tensor]) -> torch.Tensor | None:
         """As the model counts them: sounds as text, and frames of videos by their times, with fractions in Qwen3-Omni."""
@@ -189,7 +245,7 @@ class Qwen3Omni(QwenOmni):
 
     def __init__(self, model: Any, processor: Any, capabilities: Capabilities = UNKNOWN) -> None:
         super().__init__(model, processor, capabilities)
-        hear_apart(model.audio_tower)
+        hear_apart(model.get_encoder(modality="audio"))
 
 
 class OpenVLAFamily(Family):
@@ -260,10 +316,12 @@ FAMILIES: dict[str, type[Family]] = {
     "gemma4_unified": Gemma4,
     "kimi_k25": KimiK25,
     "nemotron_h_omni": NemotronOmni,
-    "llama4": Converted,
+    "llama4": Llama4,
     "perception_lm": PerceptionLM,
     "minicpmv4_6": MiniCPM,
     "minicpmv4_7": MiniCPM,
+    "minicpm_ocr": MiniCPM,
+    "molmo2": Molmo2,
 }
 
 

@@ -17,7 +17,7 @@ from mmrl.api.errors import UserError, shorten
 from mmrl.policies.names import HEARING
 from mmrl.policies.vlm.known_families import UNSUPPORTED
 from mmrl.policies.vlm.plugin_families import builder, plugin_family
-from mmrl.policies.vlm.thinkers import thinker_settings, whole_kind
+from mmrl.policies.vlm.thinkers import WHOLE, thinker_settings, whole_kind
 
 MODEL_CURE = "give a folder with a transformers checkpoint, a hub name, or tiny:qwen2_5_vl"
 PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json")
@@ -91,6 +91,8 @@ def refuse_kind(name: str, settings: Mapping[str, Any], trusted: bool) -> None:
     kind, own = f"{settings.get('model_type', '')!s:.60}", settings.get("auto_map")
     if kind in UNSUPPORTED:
         raise UserError(f"{name!r} is a {kind} model: {UNSUPPORTED[kind]}", key="policy.model")
+    if kind in WHOLE:
+        raise refusal(name, "its config.json is damaged (thinker_config is no table): copy it again")
     if method := _quantised(settings):
         raise refusal(name, f"its weights are quantised ({method}), and can't be trained: take the checkpoint in 16 bits")
     for table in _tables(settings):
@@ -232,7 +234,8 @@ def refuse_processor(name: str, config: Any, processor: Any) -> None:
                     name, f"its {use} is {text!r}, a {what}'s placeholder: set another {use} in its tokenizer_config.json"
                 )
     token, highest = max(tokenizer.get_vocab().items(), key=lambda item: item[1])
-    rows = config.get_text_config(decoder=True).vocab_size
+    decoder = config.get_text_config(decoder=True)
+    rows = decoder.vocab_size + getattr(decoder, "additional_vocab_size", 0)  # Molmo 2's placeholders have embeddings, no outputs
     if highest >= rows:
         raise refusal(
             name,

@@ -32,7 +32,7 @@ def whole_kind(kind: str) -> str:
 def thinker_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The table of a config.json; of a whole model, the thinker's. How the weights are quantised stands in the outer one."""
     inner, kind = settings.get("thinker_config"), settings.get("model_type")
-    if kind not in WHOLE or not isinstance(inner, Mapping):
+    if not isinstance(kind, str) or kind not in WHOLE or not isinstance(inner, Mapping):
         return dict(settings)
     outer = {key: settings[key] for key in ("quantization_config", "quantization") if key in settings}
     return {**inner, **outer, "model_type": f"{kind}_thinker"}

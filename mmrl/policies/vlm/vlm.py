@@ -79,7 +79,7 @@ class VLM(Policy):
         self.end_id: int = self.tokenizer.eos_token_id
         vocabulary = self.model.get_output_embeddings().weight.shape[0]
         self.bias_V = torch.zeros(vocabulary, device=self.device)
-        self.bias_V[list(self.banned)] = -torch.inf
+        self.bias_V[[i for i in self.banned if i < vocabulary]] = -torch.inf  # Molmo 2's placeholders have no outputs
         self._try(config.model)
         self._probe(config.attn_implementation)
 

@@ -59,10 +59,12 @@ def changed_weights(model: Any, before: dict[str, int], now: dict[str, int]) -> 
 
 
 def _conversions(model: Any) -> list[Any]:
-    """What transformers does to a published checkpoint of this model."""
+    """What transformers does to a published checkpoint of this model, without removing the prefix of a thinker. 5.24 does so for
+    the thinker and again for the model within it: undoing both would put the prefix before two parts of a name."""
     from transformers.conversion_mapping import get_model_conversion_mapping
 
-    found = copy.deepcopy(get_model_conversion_mapping(model, add_legacy=False))
+    known = copy.deepcopy(get_model_conversion_mapping(model, add_legacy=False))
+    found = [conversion for conversion in known if getattr(conversion, "prefix_to_remove", None) != PREFIX.removesuffix(".")]
     for operation in (operation for conversion in found for operation in getattr(conversion, "operations", ())):
         if hasattr(operation, "check_dims"):  # it would only be undone for a checkpoint that needed it
             operation.check_dims = False

@@ -16,21 +16,28 @@ from mmrl.run_folder.reader import RunData
 Layout = Literal["transformers", "peft", "lerobot", "mmrl"]
 LONGEST_CHAIN = 16
 """Runs that begin with the checkpoint of another, in a row."""
-USE: dict[str, str] = {
-    "transformers": """```python
+ASK = """```python
+from PIL import Image
 from transformers import {loader}, AutoProcessor
 
 model = {loader}.from_pretrained("{name}")
 processor = AutoProcessor.from_pretrained("{name}")
-```""",
+
+picture = {{"type": "image", "image": Image.open("picture.png").convert("RGB")}}
+question = {{"type": "text", "text": "What is in the picture?"}}
+inputs = processor.apply_chat_template(
+    [{{"role": "user", "content": [picture, question]}}],
+    add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt",
+).to(model.device, model.dtype)
+answer = model.generate(**inputs, max_new_tokens={tokens}, do_sample=False)
+print(processor.decode(answer[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True))
+```{pixels}"""
+USE: dict[str, str] = {
+    "transformers": ASK,
     "peft": """The folder has adapters (LoRA) of {base}, which transformers loads by itself if peft is installed.
 
-```python
-from transformers import {loader}, AutoProcessor
-
-model = {loader}.from_pretrained("{name}")
-processor = AutoProcessor.from_pretrained("{name}")
-```""",
+"""
+    + ASK,
     "lerobot": """```sh
 lerobot-eval --policy.path={name} --env.type=...
 ```""",
@@ -155,12 +162,16 @@ class Card:
         )
 
     def _use(self) -> str:
-        return "## Use\n\n" + USE[self.layout].format(name=self.name, base=_shown(self.base), loader=self.loader)
+        most, tokens = self.config.policy.max_pixels, self.config.generate.max_tokens
+        pixels = f"\n\nIt was trained on pictures of at most {most:,} pixels; larger ones were shrunk to that." if most else ""
+        use = USE[self.layout].format(name=self.name, base=_shown(self.base), loader=self.loader, tokens=tokens, pixels=pixels)
+        return f"## Use\n\n{use}"
 
     def _licence(self) -> str:
+        base = "" if self.base.startswith("tiny:") else f"{_shown(self.base)} and of "  # random weights have no terms
         return (
             "## Licence\n\nWhoever publishes this model chooses its licence (`license` in the metadata above), within the terms "
-            f"of {_shown(self.base)} and of the data that it was trained on."
+            f"of {base}the data that it was trained on."
         )
 
 

@@ -175,7 +175,21 @@ def predict(
     suggested: list[Change] = []
     if any(stage.peak > room for stage in stages):
         smallest = min(s.work.prompt_tokens + s.work.completion for s in stages)
-        suggested = changes(config, lambda other: (_peak(other, model.shapes, machine, sizes, models), room), smallest)
+
+        def shown(other: RunConfig) -> Sizes:
+            return replace(sizes, pixels=min(sizes.pixels, other.policy.max_pixels or sizes.pixels))
+
+        def step(other: RunConfig) -> float:
+            planned = (_stage(other, i, model.shapes, machine, shown(other), models) for i in range(len(stages)))
+            return max(stage.step_s for stage in planned)
+
+        suggested = changes(
+            config,
+            lambda other: (_peak(other, model.shapes, machine, shown(other), models), room),
+            step,
+            smallest,
+            sizes.pixels if sizes.images and config.policy.kind == "vlm" else 0,
+        )
     return Plan(
         model=config.policy.model,
         found=model,

@@ -12,6 +12,8 @@ from mmrl.train.plan.seconds import COPIED, CostModel
 
 Peak = Callable[[RunConfig], tuple[int, int]]
 """Run file -> (peak bytes, usable bytes)."""
+LEAST_PIXELS = 448**2
+"""Smaller pictures aren't proposed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +27,8 @@ class Change:
     fits: bool
     cost: str
     """The price of the change, in words."""
+    step_s: float
+    """Seconds of a step with these settings, of the stage whose steps are the longest."""
 
     @property
     def words(self) -> str:
@@ -46,16 +50,6 @@ class Offload:
     pays: bool
     """Whether it would shorten an update with checkpointing, which takes four forward passes, by at least a tenth."""
 
-    @property
-    def words(self) -> str:
-        ratio = self.exposed_s / self.forward_s
-        verdict = "would be faster" if self.pays else "would not be faster"
-        return (
-            f"offload of all activations in the place of checkpointing, which mmrl doesn't have, {verdict}: moving "
-            f"{self.bytes:,} bytes per token and layer to the "
-            f"host and back, in parallel with computing, takes {ratio:.1f} times as long as recomputing the layer"
-        )
-
 
 def offload(clock: CostModel, machine: Machine) -> Offload | None:
     """Estimate activation offload; None on a CPU."""
@@ -69,18 +63,20 @@ def offload(clock: CostModel, machine: Machine) -> Offload | None:
     return Offload(bytes=kept, move_s=move, forward_s=forward, exposed_s=exposed, pays=forward - exposed >= 0.1 * 4 * forward)
 
 
-def changes(config: RunConfig, peak: Peak, smallest: int) -> list[Change]:
+def changes(config: RunConfig, peak: Peak, step: Callable[[RunConfig], float], smallest: int, pixels: int) -> list[Change]:
     """At most five changes that make a run fit, the cheapest first, each of one or two keys; if none does, the three that save
-    most. smallest: tokens of the shortest row, the minimum of a micro-batch."""
+    most. step: run file -> seconds of a step. smallest: tokens of the shortest row, the minimum of a micro-batch. pixels: of a
+    picture, 0 if `policy.max_pixels` doesn't set them."""
     needed, _ = peak(config)
     tried = []
-    for settings, cost in _tries(config, smallest):
+    for settings, cost in _tries(config, smallest, pixels):
         try:
-            need, there = peak(with_settings(config, settings))
+            changed = with_settings(config, settings)
+            need, there = peak(changed)
         except ValueError:  # the schema refuses the combination
             continue
         if need < needed:
-            tried.append(Change(settings=settings, bytes=need, fits=need <= there, cost=cost))
+            tried.append(Change(settings=settings, bytes=need, fits=need <= there, cost=cost, step_s=step(changed)))
     fitting: list[Change] = []
     for change in tried:
         more = any(other.settings.items() <= change.settings.items() for other in fitting)
@@ -90,7 +86,7 @@ def changes(config: RunConfig, peak: Peak, smallest: int) -> list[Change]:
     return fitting[:5] or sorted(tried, key=lambda change: change.bytes)[:3]
 
 
-def _tries(config: RunConfig, smallest: int) -> Iterator[tuple[dict[str, object], str]]:
+def _tries(config: RunConfig, smallest: int, pixels: int) -> Iterator[tuple[dict[str, object], str]]:
     single: list[tuple[dict[str, object], str]] = []
     if config.compute.sampler == "vllm" and not config.compute.sleep_mode:
         single.append(({"compute.sleep_mode": True}, "some seconds per step to wake up"))
@@ -113,15 +109,19 @@ def _tries(config: RunConfig, smallest: int) -> Iterator[tuple[dict[str, object]
         single.append(({"train.offload_optimizer": True}, "masters and running means go to the device and back for each step"))
     if config.policy.dtype == "float32":
         single.append(({"policy.dtype": "bfloat16"}, "sampler and learner differ, by 0.025 nats a token at 3B, in float16 less"))
-    yield from single
+    least = max(LEAST_PIXELS, config.policy.min_pixels or 0)
+    smaller: list[tuple[dict[str, object], str]] = [
+        ({"policy.max_pixels": pixels // k}, "smaller pictures") for k in (4, 16, 64) if pixels // k >= least
+    ]
+    yield from [*single, *smaller]
     yield from (({**a, **b}, f"{x}; {y}") for a, x in again for b, y in small)
     if config.policy.lora is None:
         yield {"policy.lora": {}}, "trains adapters, not the model's weights"
-        yield from (({"policy.lora": {}, **a}, f"trains adapters; {x}") for a, x in [*again, *small[-1:]])
+        yield from (({"policy.lora": {}, **a}, f"trains adapters; {x}") for a, x in [*again, *small[-1:], *smaller])
     if config.policy.lora is None or not config.policy.lora.nf4:
         four: dict[str, object] = {"policy.lora": {"nf4": ["language"]}}
         yield four, "trains adapters over weights in 4 bits"
-        yield from (({**four, **a}, f"trains adapters over weights in 4 bits; {x}") for a, x in again)
+        yield from (({**four, **a}, f"trains adapters over weights in 4 bits; {x}") for a, x in [*again, *smaller])
     for n in (2, 4, 8, 16, 32, 64):
         if n > config.compute.learners:
             more: dict[str, object] = {"compute.learners": n, "compute.weights": "sharded"}
@@ -157,4 +157,4 @@ def _toml(value: object) -> str:
 
 def to_json(changes: Sequence[Change]) -> list[dict[str, object]]:
     """The changes as plain data for JSON."""
-    return [{"settings": c.settings, "bytes": c.bytes, "fits": c.fits, "cost": c.cost} for c in changes]
+    return [{"settings": c.settings, "bytes": c.bytes, "step_s": c.step_s, "fits": c.fits, "cost": c.cost} for c in changes]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 
 import torch
+from safetensors.torch import save
 
 from mmrl.api.errors import PluginError, is_finite, plugin_errors
 from mmrl.api.sampling import Group, SamplingRule, StepSampler
@@ -53,12 +54,42 @@ def credited(rule: SamplingRule, groups: Sequence[Group], advantages: torch.Tens
         raise PluginError(f"{_name(rule)}: credit() made an advantage infinite: give finite numbers, or NaN to leave one out")
 
 
+def learned(rule: SamplingRule) -> dict[str, torch.Tensor]:
+    """Copies of the tensors of a rule's state. Raises PluginError if the rule fails, or gives what no checkpoint holds."""
+    with _named(rule, ": state()"):
+        state = dict(rule.state())
+    for name, x in state.items():
+        if not isinstance(name, str) or not isinstance(x, torch.Tensor):
+            raise PluginError(f"{_name(rule)}: state() must return tensors by names, not {name!r:.60}: {type(x).__name__}")
+        if x.is_meta or x.layout is not torch.strided or not _has_file_type(x):
+            kind = f"{x.dtype}, {x.layout}, on {x.device}"
+            raise PluginError(
+                f"{_name(rule)}: no checkpoint holds {name!r:.60} of state() ({kind}): return it dense, such as float32"
+            )
+    return {name: x.detach().clone(memory_format=torch.contiguous_format) for name, x in state.items()}
+
+
+def reload(rule: SamplingRule, state: Mapping[str, torch.Tensor]) -> None:
+    """Let a rule go on from what `learned` gave. Raises PluginError if it fails."""
+    with _named(rule, ": load_state()"):
+        rule.load_state(state)
+
+
 def check_sizes(name: str, rule: SamplingRule) -> None:
     """Raise PluginError for attributes with which no number of prompts can be computed."""
     if not is_finite(rule.oversample) or not 1 <= rule.oversample <= 1000:
         raise PluginError(f"{name}: oversample = {rule.oversample!r:.60} must be a number from 1 to 1000")
     if type(rule.groups_per_prompt) is not int or rule.groups_per_prompt < 1:
         raise PluginError(f"{name}: groups_per_prompt = {rule.groups_per_prompt!r:.60} must be a whole number of at least 1")
+
+
+def _has_file_type(x: torch.Tensor) -> bool:
+    """Whether safetensors can write the data type of a tensor."""
+    try:
+        save({"": torch.empty(0, dtype=x.dtype)})
+    except KeyError:
+        return False
+    return True
 
 
 def _name(rule: SamplingRule) -> str:

@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from mmrl.api.sampling import SamplingRule
+from mmrl.train.sampling.guard import learned, reload
 
 RuleState = Mapping[str, torch.Tensor]
 
@@ -19,7 +20,7 @@ RULE = "rule-{}.safetensors"
 def states_of(rules: Sequence[SamplingRule]) -> list[RuleState]:
     """What the rules have learned or remember, as copies. A step's rules run before its update, and a run that stops in between
     is saved without them: so the states are taken once a step has ended."""
-    return [{name: x.detach().clone(memory_format=torch.contiguous_format) for name, x in rule.state().items()} for rule in rules]
+    return [learned(rule) for rule in rules]
 
 
 def save_states(states: Sequence[RuleState], folder: Path) -> None:
@@ -33,4 +34,4 @@ def load_states(rules: Sequence[SamplingRule], folder: Path) -> None:
     """Let the rules go on from what `save_states` wrote."""
     for number, rule in enumerate(rules):
         if (path := folder / RULE.format(number)).is_file():
-            rule.load_state(load_file(path))
+            reload(rule, load_file(path))

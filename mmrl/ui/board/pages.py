@@ -26,6 +26,16 @@ NOTES = 20
 """Lines of a list of what is left out."""
 KINDS = {"running": "live", "finished": "good", "failed": "bad", "stopped": "warn", "unreadable": "bad"}
 """State -> CSS class of its badge."""
+COLUMNS = {
+    "name": "Run",
+    "state": "State",
+    "progress": "Progress",
+    "left": "Time",
+    "eval": "Last evaluation",
+    "reward": "Reward",
+    "started": "Started",
+}
+"""Column of the list of runs -> its title. The time is what is left of a running run, of others what has passed."""
 
 
 def page(kind: str, title: str, body: str, *, state: State | None = None, run: str = "") -> str:
@@ -109,12 +119,9 @@ def runs(states: Sequence[State], folder: str, left_out: str = "") -> str:
     empty = (
         "" if ordered else f'<p class="hint" id="none">No runs in {esc(folder, 300)} yet; a run appears here when it starts.</p>'
     )
-    heads = (
-        ("name", "Run"), ("state", "State"), ("progress", "Progress"), ("left", "Time left"),
-        ("eval", "Last evaluation"), ("reward", "Reward"), ("started", "Started"),
-    )  # fmt: skip
     columns = "".join(
-        f'<th scope="col" data-sort="{key}"><button type="button" class="sort">{name}</button></th>' for key, name in heads
+        f'<th scope="col" data-sort="{key}"><button type="button" class="sort">{name}</button></th>'
+        for key, name in COLUMNS.items()
     )
     return (
         '<form id="choose" action="/curves" method="get"><div class="bar-of-tools">'
@@ -164,17 +171,8 @@ def row(state: State) -> str:
         "reward": "" if state.reward is None else number(state.reward),
         "started": f'<time datetime="{esc(state.started)}">{esc(_when(state.started))}</time>',
     }
-    titles = {
-        "name": "Run",
-        "state": "State",
-        "progress": "Progress",
-        "left": "Time",
-        "eval": "Last evaluation",
-        "reward": "Reward",
-        "started": "Started",
-    }
     body = "".join(
-        f'<td data-field="{key}" data-title="{titles[key]}" data-value="{esc(str(sort[key]))}">{html}</td>'
+        f'<td data-field="{key}" data-title="{COLUMNS[key]}" data-value="{esc(str(sort[key]))}">{html}</td>'
         for key, html in cells.items()
     )
     box = f'<td><input type="checkbox" name="run" value="{esc(state.name)}" aria-label="select {name}"></td>'

@@ -90,7 +90,7 @@ def command(
 
 
 def _show(plan: Plan) -> None:
-    parts = ", ".join(f"{part} {count / 1e6:,.1f} M" for part, count in plan.parameters.items())
+    parts = ", ".join(f"{part or 'other'} {count / 1e6:,.1f} M" for part, count in plan.parameters.items())
     many = f"{plan.learners} x " if plan.learners > 1 else ""
     engines = f" to train, {plan.engines} to sample" if plan.engines else ""
     click.echo(f"model    {plan.model}: {plan.found.shapes.parameters:,} weights ({parts}), from {plan.found.source}")
@@ -115,9 +115,7 @@ def _show(plan: Plan) -> None:
         from mmrl.train.plan import gib
 
         for change in plan.changes:
-            click.echo(f"  {change.words:<60} {gib(change.bytes):>10}  {change.cost}")
-    if plan.offload:
-        click.echo(f"\n{plan.offload.words}")
+            click.echo(f"  {change.words:<60} {gib(change.bytes):>10}  {f'{change.step_s:,.1f} s a step':>18}  {change.cost}")
 
 
 def _show_assumed(sizes: Sizes) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 from mmrl.api.tasks import overlays
 from mmrl.api.tasks.overlays import Overlay
 from mmrl.ui.report import overlay, sounds, videos
-from mmrl.ui.report.media_sources import MediaSource
+from mmrl.ui.report.media_sources import PIXELATED, MediaSource, whole_multiple
 from mmrl.ui.report.prompts import Placed, answer, asking, marked_picture, parts_of, picture, row_of, said_in, shown_of
 from mmrl.ui.report.svg import number
 from mmrl.ui.report.text import count, esc, thought
@@ -258,6 +258,7 @@ def _copy(placed: Placed, true: Sequence[Overlay], said: Sequence[Overlay], area
     of a square with the area of the copy."""
     size = placed.still.width, placed.still.height
     shown = min(max(area * math.sqrt(size[0] / size[1]), area / 3), 2 * area)
+    shown = whole_multiple(size[0], shown) if size[0] < PIXELATED else shown
     bare = [replace(mark, label="") for mark in true if mark.kind != "grid"]
     inside = f'<use href="#{placed.id}"/>{overlay.overlay_svg([*bare, *said], true, size, shown)}'
     away = sum(map(overlay.is_off_picture, said))

@@ -158,7 +158,7 @@ class _Fact:
 
     @classmethod
     def of(cls, figure: Figure) -> _Fact:
-        return cls(figure, wrap(visible(figure.hint or figure.said), CARD - 2 * PAD, 13, SAID_LINES))
+        return cls(figure, wrap(visible(figure.above), CARD - 2 * PAD, 13, SAID_LINES))
 
     @property
     def height(self) -> int:

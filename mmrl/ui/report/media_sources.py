@@ -47,6 +47,8 @@ SOUND_BYTES = 2**20
 """Largest file of a sound: thirty seconds at 16,000 samples of 16 bits."""
 SHOWN = 192
 """Minimal width in pixels of a video on the page."""
+PIXELATED = 100
+"""Images and videos narrower than this are shown pixel by pixel, not smoothed."""
 _NAME = re.compile(r"(?:media/)?[0-9a-zA-Z_-][0-9a-zA-Z._-]*\.(png|webp|wav)")
 
 
@@ -247,6 +249,12 @@ def _listened(data: bytes, path: str) -> tuple[tuple[tuple[float, float], ...], 
     except UserError:
         return f"not a sound: {path}"
     return tuple(found.peaks(PEAKS)), found.duration_s
+
+
+def whole_multiple(width: int, most: float) -> int:
+    """The largest whole multiple of a width up to `most`, at least the width itself: by another factor, rows and columns of an
+    image that is not smoothed would vanish or differ in size."""
+    return width * max(1, int(most // width))
 
 
 def _is_name(path: str, suffix: str) -> bool:

@@ -62,10 +62,19 @@ for (const svg of document.querySelectorAll("svg[data-chart]")) {
   });
 }
 
+// A small picture grows by a whole factor, so that all its pixels stay equally large.
+function grow(image) {
+  const { naturalWidth: wide, naturalHeight: high } = image;
+  const most = Math.min(512, 0.94 * innerWidth, (0.94 * innerHeight * wide) / high);
+  image.style.setProperty("--whole", `${wide * Math.max(1, Math.floor(most / wide))}px`);
+}
+
 document.addEventListener("click", (event) => {
   const picture = event.target.closest("button.picture");
   for (const other of document.querySelectorAll("button.picture.large")) if (other !== picture) other.classList.remove("large");
-  if (picture) picture.classList.toggle("large");
+  if (!picture) return;
+  picture.querySelectorAll("img.pixels").forEach(grow);
+  picture.classList.toggle("large");
 });
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape") document.querySelectorAll("button.picture.large").forEach((p) => p.classList.remove("large"));

@@ -9,11 +9,13 @@ from typing import Any
 
 from mmrl.api.tasks.overlays import Overlay
 from mmrl.ui.report import overlay, sounds, videos
-from mmrl.ui.report.media_sources import MediaSource, Still
+from mmrl.ui.report.media_sources import PIXELATED, MediaSource, Still, whole_multiple
 from mmrl.ui.report.text import esc, rounded
 
 SMALL, MARKED = 224, 180
 """Maximal width in pixels of an image before it is enlarged, and width of an image with marks."""
+COLUMN = 140
+"""Pixels for which the narrowest column of prompts has room (`.group` in page.css); small images become at most as wide."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,12 +50,10 @@ def shown_of(
         here = [mark for mark in true if mark.image == n and mark.kind != "interval"]
         sizes = f'width="{still.width}" height="{still.height}" preserveAspectRatio="none"'
         image = f'<image id="{id}" href="{esc(still.src)}" {sizes}/>'
-        drawn = image + overlay.overlay_svg(here, true, (still.width, still.height), MARKED)
-        shown.append(
-            marked_picture(
-                drawn, still, MARKED, f"prompt, {size_of(still)}{overlay.describe_overlays(here)}", "", "<small>prompt</small>"
-            )
-        )
+        wide = whole_multiple(still.width, COLUMN) if still.width < PIXELATED else MARKED
+        drawn = image + overlay.overlay_svg(here, true, (still.width, still.height), wide)
+        said = f"prompt, {size_of(still)}{overlay.describe_overlays(here)}"
+        shown.append(marked_picture(drawn, still, wide, said, "", "<small>prompt</small>"))
     for n, path in enumerate(moving):
         times = overlay.interval_bars([mark for mark in true if mark.image == n])
         shown.append(f'<div class="filmed">{videos.video_html(pictures, path, "prompt")}{times}</div>')
@@ -92,10 +92,11 @@ def picture(still: Still | str, label: str, most: int = SMALL) -> str:
     """An image with a label below it, or the reason why it is not shown. most: maximal width in pixels."""
     if isinstance(still, str):
         return f'<span class="no-picture">{esc(still)}</span>'
-    css = ' class="pixels"' if still.width < 100 else ""
+    small = still.width < PIXELATED
+    css, wide = (' class="pixels"', whole_multiple(still.width, COLUMN)) if small else ("", min(still.width, most))
     return (
         f'<button type="button" class="picture" title="enlarge">'
-        f'<img{css} width="{_width(still, most):.0f}" alt="image: {esc(label)}, {size_of(still)}" '
+        f'<img{css} width="{wide}" alt="image: {esc(label)}, {size_of(still)}" '
         f'src="{esc(still.src)}"><small>{esc(label)}</small></button>'
     )
 
@@ -103,7 +104,7 @@ def picture(still: Still | str, label: str, most: int = SMALL) -> str:
 def marked_picture(inside: str, still: Still, wide: float, what: str, css: str, note: str) -> str:
     """An image with marks. inside: content of its SVG. wide: width in pixels. what: label for screen readers, not escaped. css:
     further classes. note: HTML below it."""
-    pixels = " pixels" if still.width < 100 else ""
+    pixels = "pixels" if still.width < PIXELATED else ""
     return (
         f'<button type="button" class="picture marked {css}" title="enlarge"><svg class="{pixels}" role="img" '
         f'aria-label="image: {esc(what)}" viewBox="0 0 {still.width} {still.height}" '
@@ -114,11 +115,6 @@ def marked_picture(inside: str, still: Still, wide: float, what: str, css: str, 
 def row_of(shown: Sequence[str]) -> str:
     """Images as one row of HTML; empty without any."""
     return f'<div class="pictures">{"".join(shown)}</div>' if shown else ""
-
-
-def _width(still: Still, most: int) -> float:
-    """Width in pixels on the page; images below 112 pixels are enlarged by a whole factor."""
-    return min(still.width * max(1, 112 // still.width), most)
 
 
 def size_of(still: Still) -> str:

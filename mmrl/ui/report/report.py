@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import math
 import os
 from collections.abc import Mapping, Sequence
 from itertools import islice
@@ -28,6 +27,8 @@ CARDS = 6
 """Maximal number of tasks that get a card each; with more tasks the table replaces the cards."""
 NOTES, CHAIN, BARS = 20, 100, 50
 """Maximal number of lines about what is left out, of stages in the header, and of figures in a row."""
+WIDE = 1000.0
+"""A verifier's range from which on it is only a guard, on whose axis all values would be one point."""
 PACKAGES = ("torch", "transformers", "torchvision", "peft", "vllm", "numpy", "pillow", "datasets")
 
 
@@ -111,8 +112,8 @@ def _results(run: RunData) -> dict[str, list[tuple[str, Mapping[str, Any]]]]:
 
 
 def _range(metric: Any) -> tuple[float, float] | None:
-    """(low, high) bounds of a metric: 0 and 1 for accuracy, the spec's for a verifier; None if they are infinite or the verifier
-    is not installed here."""
+    """(low, high) bounds of a metric: 0 and 1 for accuracy, the spec's for a verifier; None if they are too wide for an axis or
+    the verifier is not installed here."""
     from mmrl.registry import plugins
 
     if metric == "accuracy":
@@ -121,7 +122,7 @@ def _range(metric: Any) -> tuple[float, float] | None:
         spec = plugins.registry().get("verifiers", str(metric))
     except UserError:
         return None
-    return (spec.low, spec.high) if math.isfinite(spec.low) and math.isfinite(spec.high) and spec.low < spec.high else None
+    return (spec.low, spec.high) if spec.high - spec.low < WIDE else None
 
 
 def _scale(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> tuple[float, float]:

@@ -51,6 +51,14 @@ class Figure:
     bars: tuple[Bar, ...] = ()
     ends: tuple[str, str] | None = None
     """Lowest and highest value of a histogram, whose bars are columns; None for horizontal bars."""
+    rest: int = 0
+    """Texts that have no bar, as they are less frequent."""
+
+    @property
+    def above(self) -> str:
+        """Text above the bars."""
+        more = f"; the {len(self.bars)} most frequent are shown, {self.rest:,} more are not" if self.bars and self.rest else ""
+        return (self.hint or self.said) + more
 
 
 def figures(survey: TaskStatistics) -> list[Figure]:
@@ -130,7 +138,7 @@ def _tally(title: str, counts: Counter[str], noun: str) -> Figure:
         Bar(label=text[:LONG] or "(empty)", length=n / most, told=f"{n:,}") for text, n in ranked if n > 1 or len(counts) <= MOST
     )
     said = f"{len(counts):,} different {noun} among {total:,}, most often {_short(text)} ({most:,})"
-    return Figure(title=title, said=said, bars=bars)
+    return Figure(title=title, said=said, bars=bars, rest=len(counts) - len(bars))
 
 
 def _short(text: str) -> str:
@@ -169,7 +177,7 @@ def cards(shown: Sequence[Figure]) -> str:
 
 def _card(figure: Figure) -> str:
     body = "" if not figure.bars else _columns(figure) if figure.ends else _lines(figure.bars)
-    title, said = esc(figure.title), esc(figure.hint or figure.said)
+    title, said = esc(figure.title), esc(figure.above)
     return f'<figure class="card chart-card"><figcaption><h3>{title}</h3><p>{said}</p></figcaption>{body}</figure>'
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mmrl.ui.report.media_sources import SHOWN, MediaSource
+from mmrl.ui.report.media_sources import PIXELATED, SHOWN, MediaSource, whole_multiple
 from mmrl.ui.report.text import esc
 
 PAUSE = (
@@ -17,8 +17,8 @@ def video_html(pictures: MediaSource, path: str, label: str) -> str:
     video = pictures.film(path)
     if isinstance(video, str):
         return f'<span class="no-picture">{esc(video, 120)}</span>'
-    css = " pixels" if video.width < SHOWN else ""
-    wide = max(SHOWN, min(video.width, 2 * SHOWN))
+    small = video.width < PIXELATED
+    css, wide = (" pixels", whole_multiple(video.width, SHOWN)) if small else ("", max(SHOWN, min(video.width, 2 * SHOWN)))
     alt = f"{esc(label, 300)}, {video.count} frames of {video.width} by {video.height} pixels"
     sizes = f'width="{wide}" alt="{alt}"'
     if video.frames:

@@ -40,6 +40,7 @@ SAME: Mapping[str, Sequence[str]] = {
 _KINDS = {name: kind for kind, names in SAME.items() for name in names}
 _KIND_KEYS = ("kind", "action_type", "action", "name", "type")
 _TO_KEYS = ("to", "end", "coordinate2", "end_point", "end_coordinate", "end_box")
+_TO_AXES = (("to_x", "to_y"), ("x2", "y2"), ("end_x", "end_y"))
 _TEXT_KEYS = (
     *("text", "input_text", "content", "value", "key", "keys", "app_name", "app", "answer", "button", "url", "page"),
     *("status", "goal_status"),
@@ -74,7 +75,10 @@ POINTED = ("click", "double-click", "right-click", "long-press", "hover")
 """Kinds that need a place, on which they act."""
 _FROM_POINTER = ("drag", "drag_to", "left_click_drag")
 """Drags that may say only where they end (OSWorld's DRAG_TO, computer_use), and `start_coordinate` beside it (Anthropic's)."""
-_START_KEYS = ("start_coordinate", "start_point", "start")
+_START_KEYS = ("start_coordinate", "start_point", "start", "start_box", "from")
+_START_AXES = (("x1", "y1"), ("start_x", "start_y"), ("from_x", "from_y"))
+_ENDS = (*_TO_KEYS, *(axis for axes in _TO_AXES for axis in axes))
+_STARTS = (*_START_KEYS, *(axis for axes in _START_AXES for axis in axes))
 PLACED = ("x", "y", "to_x", "to_y")
 AS_IT_STANDS = Numbers()
 
@@ -142,10 +146,13 @@ def made(name: str, fields: Mapping[str, Any], numbers: Numbers, elements: Seque
     """An action from its name and arguments. Raises NoAction if one is missing."""
     kind, name = kind_of(name), _name(name)
     text, direction = _text(fields), _direction(fields)
-    at, to = _place(fields, numbers, elements), _end(fields, numbers)
-    if name in _FROM_POINTER and to is None:
-        at = _place({key: fields[key] for key in _START_KEYS if key in fields}, numbers, ())
-        to = _place({key: value for key, value in fields.items() if key not in _START_KEYS}, numbers, elements)
+    at, to = _place(fields, numbers, elements), _named(fields, _TO_AXES, _TO_KEYS, numbers)
+    starts = (*_STARTS, "x", "y", *POINT_KEYS, *BOX_KEYS, "element", "element_id")
+    if name in _FROM_POINTER and to is None and not _says(fields, _ENDS):
+        starts = _STARTS
+        at, to = None, _place({key: value for key, value in fields.items() if key not in _STARTS}, numbers, elements)
+    if kind == "drag":
+        at = _named(fields, _START_AXES, _START_KEYS, numbers) or at
     if kind == "click" and fields.get("button") == "right":  # OSWorld's CLICK
         kind = "right-click"
     if name == "swipe" and to is None and direction:  # the finger goes up to scroll down
@@ -158,6 +165,8 @@ def made(name: str, fields: Mapping[str, Any], numbers: Numbers, elements: Seque
         raise NoAction(f"{name} says no place")
     if kind == "drag" and to is None:
         raise NoAction(f"{name} says no place where it ends")
+    if kind == "drag" and at is None and _says(fields, starts):  # it doesn't begin at the pointer
+        raise NoAction(f"where {name} starts is no place")
     if kind == "scroll" and direction is None:
         raise NoAction(f"{name} says no direction: {', '.join(DIRECTIONS)}")
     if kind in ("type", "open") and not text:
@@ -217,12 +226,17 @@ def _place(fields: Mapping[str, Any], numbers: Numbers, elements: Sequence[Eleme
     return None if point is None else _pixels(point, numbers)
 
 
-def _end(fields: Mapping[str, Any], numbers: Numbers) -> Point | None:
-    for x, y in (("to_x", "to_y"), ("x2", "y2"), ("end_x", "end_y")):
+def _named(fields: Mapping[str, Any], axes: Sequence[tuple[str, str]], keys: Sequence[str], numbers: Numbers) -> Point | None:
+    """The start or the end of a drag, by its own names."""
+    for x, y in axes:
         if is_number(fields.get(x)) and is_number(fields.get(y)):
             return _pixels(numbers.order.swapped([fields[x], fields[y]]), numbers)
-    point = next((point_in(fields[key], numbers.order.y_first) for key in _TO_KEYS if key in fields), None)
+    point = next((point_in(fields[key], numbers.order.y_first) for key in keys if key in fields), None)
     return None if point is None else _pixels(point, numbers)
+
+
+def _says(fields: Mapping[str, Any], keys: Sequence[str]) -> bool:
+    return any(fields.get(key) is not None for key in keys)
 
 
 def _pixels(point: Sequence[float], numbers: Numbers) -> Point:

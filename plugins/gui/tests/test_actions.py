@@ -52,6 +52,10 @@ FORMS = [
         '{"action": "left_click_drag", "start_coordinate": [1, 2], "coordinate": [3, 4]}',
         Action(kind="drag", at=(1, 2), to=(3, 4)),
     ),
+    ('{"action": "drag", "from": [1, 2], "to": [3, 4]}', Action(kind="drag", at=(1, 2), to=(3, 4))),
+    ('{"action": "drag", "start_box": "(1,2)", "end_box": "(3,4)"}', Action(kind="drag", at=(1, 2), to=(3, 4))),
+    ('{"action": "drag", "start_x": 1, "start_y": 2, "end_x": 3, "end_y": 4}', Action(kind="drag", at=(1, 2), to=(3, 4))),
+    ('{"action": "left_click_drag", "start_coordinate": null, "coordinate": [3, 4]}', Action(kind="drag", to=(3, 4))),
     ('{"action_type": "DRAG_TO", "parameters": {"x": 3, "y": 4}}', Action(kind="drag", to=(3, 4))),
     ("right-click 12 40", Action(kind="right-click", at=(12, 40))),
     ('{"action": "right_click", "coordinate": [12, 40]}', Action(kind="right-click", at=(12, 40))),
@@ -102,6 +106,8 @@ def test_an_element_is_named_by_its_number(text, at):
     assert read(text, elements=ELEMENTS) == Action(kind="click", at=at)
     with pytest.raises(NoAction):
         read(text)
+    with pytest.raises(NoAction, match="where drag starts is no place"):
+        read('{"action": "drag", "element": 2, "to": [3, 4]}')
 
 
 NONE = [
@@ -114,6 +120,11 @@ NONE = [
     ("click 1 2 3", "3 numbers"),
     ("click", "no place"),
     ("swipe 1 2", "no place where it ends"),
+    ('{"action": "drag", "x": 1e9, "y": 2, "to": [3, 4]}', "where drag starts is no place"),
+    ('{"action": "drag", "at": [null, 2], "to": [3, 4]}', "where drag starts is no place"),
+    ('{"action": "left_click_drag", "start_coordinate": [1], "coordinate": [3, 4]}', "where left_click_drag starts is no place"),
+    ('{"action": "drag", "x": 1, "y": 2, "to": [3]}', "no place where it ends"),
+    ('{"action": "drag", "x": 1, "y": 2, "to_x": null, "to_y": 3}', "no place where it ends"),
     ("scroll", "no direction"),
     ("scroll up down", "more than one direction"),
     ("type", "no text"),

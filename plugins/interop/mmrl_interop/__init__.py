@@ -76,7 +76,7 @@ def _worlds() -> list[TaskSpec]:
 def mmrl_verifiers() -> list[VerifierSpec]:
     def spec(id: str, target: str, summary: str, **more: bool) -> VerifierSpec:
         whole = {"id": f"interop/{id}", "target": f"mmrl_interop.verifiers:{target}", "summary": summary, "timeout_s": 30.0}
-        return VerifierSpec(**whole, graded=True, **more)  # type: ignore[arg-type]
+        return VerifierSpec(**whole, low=-MOST, high=MOST, graded=True, **more)  # type: ignore[arg-type]
 
     return [
         spec("trl", "trl", "reward functions of TRL's trainers, in a file that the option functions names"),

@@ -17,6 +17,9 @@ from mmrl.api.tasks.tables import DataTable, LazyItems, resolve_image
 from mmrl.api.verifiers.parse import last_tag, nfc
 from mmrl_interop.forms import FORMS, detect_form, read_form
 
+FRAMES = {"<answer>": "<answer>{}</answer>", "\\boxed": "\\boxed{{}}"}
+"""What a prompt that wants its answer framed contains -> the frame, with {} for the answer."""
+
 
 @dataclass(kw_only=True, eq=False)
 class TableTask(Task):
@@ -64,14 +67,17 @@ class TableTask(Task):
         )
 
     def gold(self, prompt: Prompt) -> str:
-        """The assistant's turn of a conversation; of other rows an answer that is text or a number, in its tag. What other
-        trainers' rewards want besides, such as thinking in tags, no table says."""
+        """The assistant's turn of a conversation; of other rows an answer that is text or a number, in the frame that the prompt
+        names (`FRAMES`), or else bare. What other trainers' rewards want besides, such as thinking in tags, no table says."""
         target = prompt.meta.get("target")
         if target is not None and target == prompt.answer:
             return str(target)
         if not isinstance(prompt.answer, str | int | float):
             raise NoGold("the ground truth is a table, and only its reward function knows what completion it wants")
-        return f"<answer>{prompt.answer}</answer>"
+        bare = str(prompt.answer)
+        if any(mark in bare for mark in FRAMES):  # a ground truth may be written as a completion
+            return bare
+        return next((frame for mark, frame in FRAMES.items() if mark in prompt.text), "{}").replace("{}", bare)
 
     def _detect(self, table: DataTable, chosen: Sequence[int]) -> str:
         """The form of a table: by its columns, or by the first row that can be read."""

@@ -19,24 +19,15 @@ from mmrl_interop.functions import check_function, load_function
 
 
 class ForeignRewards:
-    """The weighted sum of functions in another trainer's signature, scaled so that the lowest sum is 0 and the highest 1."""
+    """The weighted sum of functions in another trainer's signature, as it is in that trainer."""
 
-    def score(
-        self,
-        case: Case,
-        functions: str | list[str] | dict[str, float],
-        range: list[float] | None,
-        call: Callable[[Any, Case], Any],
-    ) -> Score:
+    def score(self, case: Case, functions: str | list[str] | dict[str, float], call: Callable[[Any, Case], Any]) -> Score:
         """The score of a case. call: calls a function with it."""
-        weights, (low, high) = _weights(functions), _range(functions, range)
+        weights = _weights(functions)
         values = {name: _number(_told(name, call, case), name) for name in weights}
         total = sum(weights[name] * value for name, value in values.items())
-        if not low - 1e-6 <= total <= high + 1e-6:
-            bounds = f"range = [{low:g}, {high:g}]"
-            return Score(None, {}, f"the sum is {total:g}, outside of {bounds}: set its option range to what it can be")
         parts = {name.rpartition(":")[2] if _is_single(name, weights) else name: value for name, value in values.items()}
-        return Score(min(max((total - low) / (high - low), 0.0), 1.0), parts)
+        return Score(total, parts)
 
     def check(
         self,
@@ -46,9 +37,22 @@ class ForeignRewards:
         **others: Any,
     ) -> None:
         """Raises UserError for functions that aren't there, without running their files."""
-        _range(functions, range)
+        self.bounds(functions, range)
         for name in _weights(functions):
             check_function(name)
+
+    def bounds(
+        self, functions: str | list[str] | dict[str, float], range: list[float] | None = None, **others: Any
+    ) -> tuple[float, float]:
+        """The lowest and the highest sum that is expected. Raises UserError for a wrong `range`."""
+        given = [] if range is None else range
+        if not isinstance(given, list | tuple) or len(given) not in (0, 2) or not all(map(is_finite, given)):
+            raise UserError(f"range = {given!r:.60} must be [lowest, highest], the sums that the functions can give")
+        weights = _weights(functions).values()
+        low, high = given or (sum(w for w in weights if w < 0), sum(w for w in weights if w > 0))
+        if not low < high:
+            raise UserError(f"range = [{low:g}, {high:g}] must go up: give the lowest sum and the highest")
+        return float(low), float(high)
 
     def prepare(self, functions: str | list[str] | dict[str, float], **others: Any) -> None:
         """Run the files."""
@@ -62,7 +66,8 @@ class TrlRewards(ForeignRewards):
     but for `interop/trl-whole`.
 
     functions: path.py:function or package.module:function; several as a list, or with weights as a table.
-    range: [lowest, highest] sum that they can give, which become 0 and 1; by default those of functions which give 0 to 1.
+    range: [lowest, highest] sum that they are expected to give, for figures and for the check of right answers; by default that
+        of functions which give 0 to 1. It changes no reward.
     answer: name of the column with the answer, such as "solution" or "ground_truth".
     conversational: completions are messages, as for chat models, and not texts.
     """
@@ -99,7 +104,7 @@ class TrlRewards(ForeignRewards):
                 f"returned {found!r:.60} and no list of rewards: return one reward for each completion, such as [1.0]"
             )
 
-        return self.score(case, functions, range, call)
+        return self.score(case, functions, call)
 
 
 class VerlRewards(ForeignRewards):
@@ -108,7 +113,8 @@ class VerlRewards(ForeignRewards):
     answer, and the extra info `Prompt.meta`.
 
     functions: path.py:function or package.module:function; several as a list, or with weights as a table.
-    range: [lowest, highest] sum that they can give, which become 0 and 1; by default those of functions which give 0 to 1.
+    range: [lowest, highest] sum that they are expected to give, for figures and for the check of right answers; by default that
+        of functions which give 0 to 1. It changes no reward.
     data_source: by default what `Prompt.meta` has under this name.
     arguments: more keyword arguments, as verl's `reward_kwargs`.
     """
@@ -141,7 +147,7 @@ class VerlRewards(ForeignRewards):
             others.update({str(k): float(v) for k, v in found.items() if k != "score" and (isinstance(v, bool) or is_finite(v))})
             return found["score"]
 
-        score = self.score(case, functions, range, call)
+        score = self.score(case, functions, call)
         return score if score.failed else replace(score, parts={**others, **score.parts})
 
 
@@ -182,17 +188,6 @@ def _weights(functions: str | list[str] | dict[str, float]) -> dict[str, float]:
     if not found or not all(isinstance(name, str) and is_finite(weight) for name, weight in found.items()):
         raise UserError(f'functions = {functions!r:.100} must be "path.py:function", a list of such, or a table of their weights')
     return {name: float(weight) for name, weight in found.items()}
-
-
-def _range(functions: str | list[str] | dict[str, float], given: list[float] | None) -> tuple[float, float]:
-    given = [] if given is None else given
-    if not isinstance(given, list | tuple) or len(given) not in (0, 2) or not all(map(is_finite, given)):
-        raise UserError(f"range = {given!r:.60} must be [lowest, highest], the sums that the functions can give")
-    weights = _weights(functions).values()
-    low, high = given or (sum(w for w in weights if w < 0), sum(w for w in weights if w > 0))
-    if not low < high:
-        raise UserError(f"range = [{low:g}, {high:g}] must go up: give the lowest sum and the highest")
-    return float(low), float(high)
 
 
 def _is_single(name: str, weights: Mapping[str, float]) -> bool:

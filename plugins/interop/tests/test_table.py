@@ -67,7 +67,7 @@ def shown(prompt):
 def test_verl_s_rows(write):
     task, prompt = one(write(VERL, name="train.parquet"))
     assert shown(prompt) == [("system", "Think."), ("user", ["Before ", RED, " between ", BLUE, "?"])]
-    assert (prompt.answer, task.gold(prompt)) == ("48", "<answer>48</answer>")
+    assert (prompt.answer, task.gold(prompt)) == ("48", "48")
     assert prompt.meta == {"index": 3, "split": "train", "data_source": "hiyouga/geometry3k", "ability": "math"}
 
 
@@ -96,6 +96,27 @@ def test_a_prompt_that_is_a_text_is_easyr1_s(write, tmp_path):
     assert shown(prompt) == [("user", [RED, "How long? Think first."])] and prompt.answer == "12"
 
 
+ASKED = [
+    ("Answer alone.", "1 right", "1 right"),
+    ("Answer in <answer></answer>.", "1 right", "<answer>1 right</answer>"),
+    ("Put it into \\boxed{}.", 48, "\\boxed{48}"),
+    ("Think in tags, then <answer>\\boxed{}</answer>.", "<answer>B</answer>", "<answer>B</answer>"),
+]
+
+
+@pytest.mark.parametrize(("asked", "truth", "gold"), ASKED)
+@pytest.mark.parametrize("place", ["format_prompt", "system"])
+def test_gold_is_framed_only_where_the_prompt_asks_for_it(write, tmp_path, asked, truth, gold, place):
+    """Most rewards of TRL compare the whole completion, so gold in tags that nobody asked for would be warned of."""
+    if place == "system":
+        row, options = {"prompt": [{"role": "system", "content": asked}, {"role": "user", "content": "How many?"}]}, {}
+    else:
+        (tmp_path / "form.jinja").write_text("{{ content }} " + asked)
+        row, options = {"prompt": "How many?"}, {"format_prompt": str(tmp_path / "form.jinja")}
+    task, prompt = one(write({**row, "answer": truth}), **options)
+    assert task.gold(prompt) == gold and answer(Case(completion=gold, answer=prompt.answer)) == 1.0
+
+
 def test_swift_s_rows(write, tmp_path):
     row = {
         "messages": [{"role": "system", "content": "S"}, *CHAT],
@@ -107,7 +128,7 @@ def test_swift_s_rows(write, tmp_path):
     red, blue = str(tmp_path / "red.png"), str(tmp_path / "blue.png")
     assert shown(prompt) == [("system", "S"), ("user", [red, blue, "What?"])], "the image without a place comes first"
     assert prompt.answer == "dog" and prompt.meta == {"solution": "dog", "level": 2, "target": "a dog"}
-    assert task.gold(prompt) == "<answer>dog</answer>"
+    assert task.gold(prompt) == "dog"
     task, prompt = one(write({"messages": CHAT, "images": ["red.png"]}))
     assert (prompt.answer, task.gold(prompt)) == ("a dog", "a dog")
 

@@ -82,17 +82,38 @@ def how(*names):
     return [Case(completion="yes", meta={"how": name}) for name in names]
 
 
-def test_trl_s_rewards_are_weighed_and_scaled():
+def test_trl_s_rewards_are_weighed_and_added_as_they_are():
     functions = {"rewards.py:length": 0.5, "rewards.py:slowly": 1.5}
     [score] = scored("interop/trl", [Case(completion="four")], functions=functions)
-    assert score.value == pytest.approx((0.5 * 0.4 + 1.5) / 2)
+    assert score.value == pytest.approx(0.5 * 0.4 + 1.5)
     assert score.parts == {"interop/trl": score.value, "interop/trl/length": 0.4, "interop/trl/slowly": 1.0}
-    [score] = scored("interop/trl", [Case(completion="four")], functions="rewards.py:length", range=[-1.0, 1.0])
-    assert score.value == pytest.approx(0.7)
+    for more in ({}, {"range": [-1.0, 1.0]}):  # it changes no reward
+        [below] = scored("interop/trl", [Case(completion="four")], functions={"rewards.py:length": -0.5}, **more)
+        assert below.value == pytest.approx(-0.2) and not below.failed
     scores = scored(
         "interop/trl", [Case(completion=text) for text in ("yes", "no")], functions=["rewards.py:plain"], conversational=False
     )
     assert [s.value for s in scores] == [1.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("functions", "more", "expected"),
+    [
+        ("rewards.py:length", {}, (0.0, 1.0)),
+        ({"rewards.py:length": 0.2, "rewards.py:plain": -0.5}, {}, (-0.5, 0.2)),
+        ("rewards.py:length", {"range": [-0.2, 1.2]}, (-0.2, 1.2)),
+    ],
+)
+def test_the_range_is_what_figures_expect(functions, more, expected):
+    given = {"verifier_options": {"interop/trl": {"functions": functions, **more}}}
+    with mmrl.open_verifiers({"interop/trl": 2.0}, **given) as judge:
+        assert judge.value_range == tuple(2 * end for end in expected)
+    pytest.importorskip("torch")
+    from mmrl.train.checks.run_file import check_verifiers
+
+    options = {"interop/trl": {"functions": functions, **more}}
+    specs, _ = check_verifiers(options, {"t": {"interop/trl": (1.0, 1.0)}}, {"t": "interop/trl"}, {})
+    assert (specs["interop/trl"].low, specs["interop/trl"].high) == expected
 
 
 def test_trl_s_rewards_get_the_answer_and_the_meta_as_columns():
@@ -146,7 +167,8 @@ def test_whatever_a_reward_does_is_one_missing_score():
         "half",
     )
     scores = scored("interop/trl", how(*names), functions="rewards.py:odd")
-    assert {name: s.value for name, s in zip(names, scores, strict=True) if s.value is not None} == {"half": 0.5, "tensor": 0.25}
+    known = {name: s.value for name, s in zip(names, scores, strict=True) if s.value is not None}
+    assert known == {"half": 0.5, "tensor": 0.25, "big": 7.0}
     said = {name: s.detail for name, s in zip(names, scores, strict=True)}
     for name, text in {
         "none": "rewards.py:odd returned None: there is no reward",
@@ -157,7 +179,6 @@ def test_whatever_a_reward_does_is_one_missing_score():
         "one": "rewards.py:odd returned 1.0 and no list of rewards: return one reward for each completion, such as [1.0]",
         "nothing": "returned None and no list of rewards",
         "words": "rewards.py:odd returned 'good', which is no number",
-        "big": "the sum is 7, outside of range = [0, 1]: set its option range to what it can be",
         "raise": "KeyError: 'what'",
         "exit": "SystemExit: 3",
         "hang": "took longer than its deadline of 1 s",
@@ -197,7 +218,7 @@ def test_verl_s_rewards():
     )
     assert "ValueError: them None" in told.detail
     options = {"functions": "rewards.py:compute_score", "arguments": {"bonus": 0.5}, "range": [0.0, 2.0]}
-    assert scored("interop/verl", [Case(completion="a", answer="a")], **options)[0].value == 0.75
+    assert scored("interop/verl", [Case(completion="a", answer="a")], **options)[0].value == 1.5
     assert scored("interop/verl", [Case(completion="a")], functions="rewards.py:compute_score_async")[0].value == 0.5
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
+import threading
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -17,6 +18,7 @@ from mmrl.api.episodes import Conversation
 from mmrl.api.errors import UserError
 from mmrl.api.services import vision_language
 from mmrl.api.types import Case, Prompt, Status, Turn, user_message
+from mmrl.judge.reward_models import Ratings
 
 ASKED = [user_message("What is shown?", Image.new("RGB", (56, 56), "red"))]
 
@@ -66,6 +68,16 @@ def test_a_group_of_answers_is_rated_with_its_prompt_read_once(monkeypatch: pyte
     assert read.call_count == 3, "only neighbours share it"
     assert [s.value for s in found[:2] + found[3:]] == pytest.approx(alone, abs=1e-5)
     assert abs(found[2].value - alone[2]) > 1e-4
+
+
+def test_media_that_cannot_be_pickled_are_rated() -> None:
+    """They aren't known to be the same, and each is encoded."""
+    picture = Image.new("RGB", (56, 56), "red")
+    picture.info["lock"] = threading.Lock()
+    policy = Mock(rate=lambda inputs, completions: [float(len(said)) for said in completions])
+    asked = [user_message("What is shown?", picture)]
+    assert Ratings(policy).rate([(ASKED, "a"), (ASKED, "bc"), (asked, "def"), (asked, "")]) == [1, 2, 3, 0]
+    assert policy.encode.call_count == 3
 
 
 @pytest.mark.slow
