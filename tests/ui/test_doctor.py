@@ -126,12 +126,12 @@ def test_a_library_that_was_left_out(name):
     assert (finding.state, finding.cure) == ("broken", 'pip install "multimodal-rl[train]"')
 
 
-@pytest.mark.parametrize("version", ["5.15.2", "5.20.0", "4.57.0"])
+@pytest.mark.parametrize("version", ["5.15.2", "5.25.0", "4.57.0"])
 def test_transformers_out_of_range(version):
     finding = doctor.check_extra("train", TRAIN, {**HAVE, "numpy": "2.4.6", "transformers": version})
     assert (finding.state, finding.needed) == ("broken", True)
-    assert finding.detail == f"transformers {version} is outside <5.20,>=5.16"
-    assert finding.cure == 'pip install "transformers<5.20,>=5.16"'
+    assert finding.detail == f"transformers {version} is outside <5.25,>=5.16"
+    assert finding.cure == 'pip install "transformers<5.25,>=5.16"'
 
 
 def test_extras():

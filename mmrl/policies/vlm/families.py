@@ -138,7 +138,7 @@ class Family:
 
     def after_media(self, positions: torch.Tensor, types_S: torch.Tensor) -> torch.Tensor:
         """In prompts with videos, positions after a picture or video continue behind its largest position on any axis: Wang et
-        al. 2024, Qwen2-VL, section 2.1. transformers 5.3 to 5.19 leaves the time axis out, so that text overlaps the frames of a
+        al. 2024, Qwen2-VL, section 2.1. transformers 5.3 to 5.24 leaves the time axis out, so that text overlaps the frames of a
         long video."""
         positions = positions.clone()
         for start in ((types_S[1:] != types_S[:-1]).nonzero()[:, 0] + 1).tolist():

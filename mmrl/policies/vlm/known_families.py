@@ -58,8 +58,8 @@ def scaled(model: Any, args: Any, output: Any) -> Any:
 
 
 class GLM(Family):
-    """GLM-V: frames of videos have the token of pictures. transformers 5.19 looks for the features of all of them among the
-    pictures', so that a video and a picture can't be in one pass: each frame is given to it as a picture."""
+    """GLM-V: frames of videos have the token of pictures. transformers up to 5.24 looks for the features of all of them
+    among the pictures', so that a video and a picture can't be in one pass: each frame is given to it as a picture."""
 
     def arranged(self, encoded: dict[str, torch.Tensor], ids_S: torch.Tensor) -> dict[str, torch.Tensor]:
         if "pixel_values_videos" not in encoded:
@@ -329,6 +329,7 @@ _ACROSS = "it reads pictures by cross-attention, which can't be trained here: ch
 UNSUPPORTED = {
     "mllama": _ACROSS,
     "idefics": _ACROSS,
+    "unlimited_ocr": "its processor counts the tiles of pictures in lists, which a prompt can't keep: choose another model",
     "diffusion_gemma": "it writes by diffusion, and models that write a token after the other are trained here: choose another",
 }
 """`model_type` -> why such a model is refused."""

@@ -195,8 +195,8 @@ def _by_num_patches(images: Any, low: int, high: int) -> dict[str, Any]:
 
 
 def _by_crops(images: Any, low: int, high: int) -> dict[str, Any]:
-    """Step 3.7: the whole at one size, and crops of a larger picture. transformers 5.19 takes the largest size of the processor
-    alone, and none that it is told."""
+    """Step 3.7: the whole at one size, and crops of a larger picture. transformers up to 5.24 takes the largest size of the
+    processor alone, and none that it is told."""
     least, most = math.prod(_size(images).values()), int(images.max_image_size) ** 2
     shape = f"its pictures have {least} pixels, and larger ones up to {most} in crops"
     _not_enlarged(low, least, shape)
@@ -226,7 +226,7 @@ def _by_tiles(images: Any, low: int, high: int) -> dict[str, Any]:
 
 
 def _by_numbered_tiles(images: Any, low: int, high: int) -> dict[str, Any]:
-    """Perception LM. Of the numbers that it is told, transformers 5.19 heeds one tile alone."""
+    """Perception LM. Of the numbers that it is told, transformers up to 5.24 heeds one tile alone."""
     side = int(images.tile_size)
     limit = _tiles(images, "max_num_tiles", {"height": side, "width": side}, low, high)
     return {"max_num_tiles": 1} if limit.get("max_num_tiles", images.max_num_tiles) < images.max_num_tiles else limit

@@ -27,7 +27,10 @@ picture = {{"type": "image", "image": Image.open("picture.png").convert("RGB")}}
 question = {{"type": "text", "text": "What is in the picture?"}}
 inputs = processor.apply_chat_template(
     [{{"role": "user", "content": [picture, question]}}],
-    add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt",
+    add_generation_prompt=True,
+    tokenize=True,
+    return_dict=True,
+    return_tensors="pt",
 ).to(model.device, model.dtype)
 answer = model.generate(**inputs, max_new_tokens={tokens}, do_sample=False)
 print(processor.decode(answer[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True))
