@@ -72,7 +72,7 @@ def test_code_of_a_checkpoint_runs_only_if_it_is_trusted(own):
         ("diffusion_gemma", "is a diffusion_gemma model: it writes by diffusion, and models that write a token after"),
         ("idefics", "is a idefics model: it reads pictures by cross-attention, which can't be trained here: choose another"),
         ("mllama", "is a mllama model: it reads pictures by cross-attention, which can't be trained here: choose another model"),
-        ("unlimited_ocr", "is a unlimited_ocr model: its processor counts the tiles of pictures in lists, which a prompt can't keep"),
+        ("unlimited_ocr", "is a unlimited_ocr model: its processor counts the tiles of pictures in lists"),
     ],
 )
 def test_a_family_that_cannot_be_is_one_line(tmp_path, kind, message):
