@@ -226,6 +226,7 @@ def test_ranks_of_a_pass_reach_both_towers(case, monkeypatch, media, rows):
     assert len(batch.micro[0].ids_BS) == rows
 
 
+@pytest.mark.slow
 def test_a_whole_checkpoint_gives_its_thinker(case, tmp_path):
     """What speaks in it is left alone, and what is saved has the form of the whole model again."""
     family, vlm, own = case
