@@ -250,7 +250,7 @@ def test_two_ranks_do_what_one_does(played):
     """Relative to the length of the gradient: single entries are sums that cancel."""
     for name in NAMES:
         (gradients, weights, metrics), *ranks = (p[name] for p in played)
-        passes = {"mini-batches": 4, "supervised": 1, "distill": 1}
+        passes = {"mini-batches": 4, "supervised": 1, "distill": 1, "imitation alone": 1}
         assert len(gradients) == next((n for part, n in passes.items() if part in name), 2), name
         assert all(g.norm() > 1e-3 for g in gradients), f"{name}: there is nothing to compare"
         for theirs, their_weights, their_metrics in ranks:
