@@ -9,6 +9,7 @@ from mmrl.config.sections import LoraConfig, PolicyConfig
 from mmrl.policies import gradient_checkpointing as checkpointing
 from mmrl.policies.batches import Credit
 from mmrl.policies.gradient_checkpointing import gradient_checkpointing
+from mmrl.policies.layers import cache_argument
 from mmrl.policies.lora import disable_adapters
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.rollout.generate.local import LocalGenerator
@@ -138,9 +139,8 @@ def test_the_sampler_keeps_its_cache(family):
     sampling = SamplingParams(max_tokens=6, temperature=0.8, seed=3)
     plain = LocalGenerator(vlm).generate(inputs, 2, sampling)
     seen = []
-    hook = vlm.model.model.language_model.layers[0].register_forward_hook(
-        lambda m, a, k, o: seen.append(k["past_key_values"] is not None), with_kwargs=True
-    )
+    layer = vlm.model.model.language_model.layers[0]
+    hook = layer.register_forward_hook(lambda m, a, k, o: seen.append(k[cache_argument(layer)] is not None), with_kwargs=True)
     with gradient_checkpointing(vlm.model):
         assert LocalGenerator(vlm).generate(inputs, 2, sampling) == plain
     hook.remove()
@@ -155,7 +155,7 @@ def test_a_cache_is_filled_once_even_with_gradients():
     ids = torch.tensor([[5, 6, 7]])
     cache = DynamicCache(config=vlm.model.config)
     with gradient_checkpointing(vlm.model):
-        vlm.model(input_ids=ids, past_key_values=cache, use_cache=True).logits.sum().backward()
+        vlm.model(input_ids=ids, use_cache=True, **{cache_argument(vlm.model): cache}).logits.sum().backward()
     vlm.model.zero_grad()
     assert cache.get_seq_length() == 3
 

@@ -13,6 +13,7 @@ from packaging.version import Version
 from torch.nn.functional import pad
 
 from mmrl.api.errors import UserError
+from mmrl.policies.layers import cache_argument
 from mmrl.policies.resizing import crop_like_tensorflow, resize
 from mmrl.policies.vlm.capabilities import UNKNOWN, Capabilities
 from mmrl.policies.vlm.families import Family
@@ -278,9 +279,8 @@ class OpenVLAFamily(Family):
         media: Mapping[str, torch.Tensor],
         cache: Any = None,
     ) -> torch.Tensor:
-        found: torch.Tensor = self.model.hidden(
-            ids_BS, attention_mask=mask, position_ids=positions[0], past_key_values=cache, use_cache=cache is not None, **media
-        )
+        given = {cache_argument(self.model.language_model.model): cache, "use_cache": cache is not None, **media}
+        found: torch.Tensor = self.model.hidden(ids_BS, attention_mask=mask, position_ids=positions[0], **given)
         return found
 
     @property
