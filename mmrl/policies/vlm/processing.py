@@ -251,9 +251,8 @@ class PromptProcessor:
 
     def _tensors(self, encoded: Mapping[str, Any]) -> dict[str, torch.Tensor]:
         """The outputs of the processor that the model takes."""
-        kept = {
-            k: v for k, v in encoded.items() if k not in ("attention_mask", "labels", "video_metadata")
-        }  # PaliGemma's makes labels
+        left_out = ("attention_mask", "labels", "video_metadata")  # PaliGemma's makes labels
+        kept = {k: v for k, v in encoded.items() if k not in left_out}
         dtype = self.family.model.dtype  # Llama 4's gives pictures in bfloat16 to any model, and not all models convert them
         return self.family.with_media({k: v.to(dtype) if "pixel_values" in k else v for k, v in kept.items()})
 
