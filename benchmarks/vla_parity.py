@@ -49,6 +49,13 @@ def pi0(folder: Path, kind: str = "pi0") -> Iterator[dict]:
             yield both_ways(case, folder / case)
 
 
+def pi0_fast(folder: Path) -> Iterator[dict]:
+    from pi0_fast_parity import CASES, both_ways
+
+    for case in CASES:
+        yield both_ways(case, folder / case)
+
+
 def smolvla(folder: Path) -> Iterator[dict]:
     from smolvla_parity import CASES, both_ways, tiny
 
@@ -77,6 +84,7 @@ def openvla(folder: Path) -> Iterator[dict]:
 POLICIES: dict[str, Callable[[Path], Iterator[dict]]] = {
     "pi0": pi0,
     "pi05": lambda folder: pi0(folder, "pi05"),
+    "pi0_fast": pi0_fast,
     "smolvla": smolvla,
     "gr00t": gr00t,
     "openvla": openvla,

@@ -39,7 +39,7 @@ vllm() {
 lerobot() {
   local pins=tests/support/constraints-lerobot.txt
   install "$1" -c $pins -e . torch torchvision transformers diffusers accelerate num2words datasets av jsonlines dm-tree draccus einops \
-    gymnasium opencv-python-headless termcolor pygame pymunk shapely || return
+    gymnasium opencv-python-headless termcolor pygame pymunk shapely scipy || return
   # It asks for Python 3.12 and torch below 2.12, of which there may be no CPU build, and runs with the ones that mmrl is tested with.
   .venv/bin/python -m pip --python "$1/bin/python" install -q --no-deps --ignore-requires-python -c $pins lerobot gym-pusht || return
   .venv/bin/python -m pip --python "$1/bin/python" install -q --no-deps -e plugins/interop -e plugins/robotics -e sims/tabletop || return

@@ -41,8 +41,12 @@ MEASURED = {
     "groups_N": "int64 [N]; rollouts with the same number answer the same prompt",
     "credits_N": "float32 [N]; the advantage of each rollout, the mean of its tokens'; NaN for those of other mini-batches and "
     "those that are left out",
+    "through_call_L": "float32 [L]; how far through its call of the policy a target is: 0 the first, 1 the last or only one; for "
+    "policies that act alone",
 }
-"""Name -> what a loss may also ask for. The first two cost a forward pass in each update but a step's first."""
+"""Name -> what a loss may also ask for. The first two cost a forward pass in each update but a step's first. All but the last are
+for policies that write."""
+ACTING = "through_call_L"
 
 
 def clipped_surrogate(

@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 import torch
 from pydantic import ValidationError
 
-from mmrl.algorithms.loss import MEASURED, LossFunction, sequence_surrogate
+from mmrl.algorithms.loss import ACTING, MEASURED, LossFunction, sequence_surrogate
 from mmrl.algorithms.signals import SIGNALS, Signals
 from mmrl.api.errors import PluginError, UserError, did_you_mean, is_finite, plugin_errors, shorten
 from mmrl.api.specs import AlgorithmSpec, Bounds
@@ -56,7 +56,12 @@ class Algorithm:
     @property
     def for_writing(self) -> bool:
         """Whether its loss reads what only a policy that writes has: all tokens of a rollout in one pass, or `MEASURED`."""
-        return bool(self.loss_needs) or getattr(self.loss, "func", self.loss) is sequence_surrogate
+        return bool({*self.loss_needs} - {ACTING}) or getattr(self.loss, "func", self.loss) is sequence_surrogate
+
+    @property
+    def for_acting(self) -> bool:
+        """Whether its loss reads what only a policy that acts has."""
+        return ACTING in self.loss_needs
 
     @property
     def values_answers(self) -> bool:

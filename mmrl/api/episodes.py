@@ -231,7 +231,8 @@ class Trajectory(Rollout):
         data = self.data
         if data is None or data.values_TU is None:
             return None
-        return layout.values_per_target(data.values_TU, data.valid_TK, data.logprobs_TKC.shape[-1], ratio).cpu()
+        choices = data.logprobs_TKC.shape[-1]
+        return layout.values_per_target(data.values_TU, data.valid_TK, choices, ratio, tokens_S=data.tokens_T).cpu()
 
     def to_stub(self, prompt: Prompt | None = None) -> Trajectory:
         return replace(self, prompt=prompt or self.prompt.without_media(), data=self.data and self.data.stub, is_stub=True)
@@ -253,14 +254,19 @@ class Trajectory(Rollout):
 
     @property
     def summary(self) -> str:
-        if self.data is None:
-            return ""
-        end = "succeeded" if self.outcome.get("success") else "failed"
-        return f"{end} after {self.outcome['steps']:.0f} steps, return {self.outcome['return']:.3g}"
+        return outcome_text(self.outcome) if self.data else ""
 
     @property
     def filmed(self) -> TrajectoryData | None:
         return self.data if self.data and self.data.images else None
+
+
+def outcome_text(outcome: Mapping[str, float]) -> str:
+    """The outcome of an episode in a simulator in words; empty for one that was lost."""
+    if not outcome:
+        return ""
+    end = "succeeded" if outcome.get("success") else "failed"
+    return f"{end} after {outcome['steps']:.0f} steps, return {outcome['return']:.3g}"
 
 
 def _check_tokens(ratio: Ratio) -> None:

@@ -155,6 +155,8 @@ class Simulator(Protocol):
 
     It never resets itself, and its randomness comes from the seeds alone, never from a global generator: an environment that is
     reset with the same seed and gets the same actions does the same, whatever N, its index and the other environments are.
+
+    `snapshot`, `restore` and `render` are only called where the spec has the capability, and may be missing elsewhere.
     """
 
     def reset(self, seeds_n: torch.Tensor, env_ids_n: torch.Tensor | None = None, variant: str | None = None) -> Observation:

@@ -53,7 +53,12 @@ class VerifierSpec(Spec):
     high: float = 1.0
     """Values are from `low` to `high`; a gold completion scores `high`."""
     graded: bool = False
-    """Values between the bounds occur: evaluations report the mean under the verifier's id and don't call it accuracy."""
+    """Values between the bounds occur: evaluations report the mean under the verifier's id, and don't call it accuracy or
+    success."""
+    outcome: bool = False
+    """The function judges what came of an episode (`case.outcome`) and not what its last turn says: evaluations call the share
+    of episodes that it finds good `success` and not `accuracy`, and take no majority of answers. In a task that acts every
+    verifier counts as one."""
     timeout_s: float = 5.0
     """Seconds that one case may take before it is stopped and counted as failed."""
     images: bool = False

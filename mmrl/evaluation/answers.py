@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from mmrl.api.episodes import outcome_text
 from mmrl.api.errors import LimitReached, PluginError, UserError, plugin_errors
 from mmrl.api.interfaces import Task
 from mmrl.api.seeds import derive
@@ -82,8 +83,9 @@ class Answering:
         self.heldout = HeldOutPrompts(setup.config.evaluate, setup.splits, collector.encode)
 
     def spec(self, label: str) -> VerifierSpec:
-        """The spec of the verifier that is the task's metric."""
-        return self.setup.verifiers[self.setup.metrics[label]]
+        """The spec of the verifier that is the task's metric. In a task that acts there is only the outcome to judge."""
+        spec = self.setup.verifiers[self.setup.metrics[label]]
+        return spec if self.tasks[label].simulation is None else replace(spec, outcome=True)
 
     def max_tokens(self, label: str) -> int:
         """Maximal number of tokens of an answer."""
@@ -166,13 +168,14 @@ class Answering:
 
     def _items(self, label: str, prompts: Sequence[Prompt], cases: Sequence[Case], scores: Sequence[Score]) -> list[PromptResult]:
         k, items = self.config.evaluate.num_samples, []
+        acts = self.tasks[label].simulation is not None
         for i, prompt in enumerate(prompts):
             values = tuple(s.value for s in scores[i * k : (i + 1) * k])
             known = [v for v in values if v is not None]
             answers = tuple(self.read(label, c.completion) for c in cases[i * k : (i + 1) * k])
             value = statistics.fmean(known) if known else None
             shown = prompt if i < self.config.record.evaluation_prompts else None
-            completion = cases[i * k].completion
+            completion = outcome_text(cases[i * k].outcome) if acts else cases[i * k].completion
             items.append(
                 PromptResult(id=prompt.id, value=value, values=values, answers=answers, completion=completion, prompt=shown)
             )

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mmrl.api.errors import UserError
-from mmrl.api.statistics import mean_interval, wilson
-from mmrl.evaluation.paired_tests import EQUAL, PairedDifference, paired_difference
+from mmrl.evaluation.paired_tests import PairedDifference, paired_difference
 from mmrl.evaluation.results import confidence_interval
 from mmrl.run_folder.excerpt import read_excerpt
 from mmrl.run_folder.reader import item_files, read_items
@@ -177,26 +176,12 @@ def _task(measured: Sequence[EvaluatedRun], task: str, tables: Sequence[dict[str
         split=first["split"],
         verifier=first["verifier"],
         n=len(ids),
-        values=tuple(_with_interval(v, bounds) for v in values),
+        values=tuple((statistics.fmean(v), *confidence_interval(v, *bounds)) for v in values),
         paired=paired_difference(*values) if len(values) == 2 else None,
         groups=tuple(_group(measured, runs, [statistics.fmean(values[i]) for i in runs], bounds) for runs in _grouped(measured))
         if len(values) > 2
         else (),
     )
-
-
-def _with_interval(values: Sequence[float], bounds: tuple[float, float]) -> tuple[float, float, float]:
-    """(mean, bounds of its interval): Wilson's for values of 0 and 1, else Student's within bounds."""
-    binary = all(v in (0.0, 1.0) for v in values)
-    return statistics.fmean(values), *(wilson(sum(values), len(values)) if binary else _student(values, bounds))
-
-
-def _student(values: Sequence[float], bounds: tuple[float, float]) -> tuple[float, float]:
-    """Equal values would have an empty interval; it is unknown, here infinite, if their range is."""
-    if max(values) - min(values) <= EQUAL:
-        return confidence_interval(values, *bounds, counted=False) if math.isfinite(bounds[1]) else bounds
-    low, high = mean_interval(values)
-    return max(low, bounds[0]), min(high, bounds[1])
 
 
 def config_differences(one: EvaluatedRun, other: EvaluatedRun) -> dict[str, tuple[Any, Any]]:
@@ -242,7 +227,7 @@ def _grouped(measured: Sequence[EvaluatedRun]) -> list[tuple[int, ...]]:
 def _group(
     measured: Sequence[EvaluatedRun], runs: tuple[int, ...], means: Sequence[float], bounds: tuple[float, float]
 ) -> SeedGroup:
-    low, high = _student(means, bounds)
+    low, high = confidence_interval(means, *bounds, counted=False)
     names = [measured[i].path.name for i in runs]
     stems = {re.sub(r"([-_. ](seed|s)?)?[-_. ]?\d+$", "", name) for name in names}
     return SeedGroup(

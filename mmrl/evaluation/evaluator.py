@@ -52,7 +52,7 @@ class Evaluator(Answering):
             probed = probe(self, label, plain, observer)
             extra |= probed.extra
             intervals |= probed.intervals
-        figure = figure_of(label, settings.split, spec, self.setup.metrics[label], items, extra)
+        figure = figure_of(label, settings.split, spec, items, extra)
         return replace(
             figure,
             intervals=intervals,

@@ -24,7 +24,7 @@ from mmrl.policies.shard import unsharded
 from mmrl.rollout.collector import Collector
 
 PAIRS = VerifierSpec(id="pairs", target="", summary="the preferred side of a pair is rated higher")
-"""Stands for a verifier in the figures of pairs."""
+"""Stands for a verifier in the figures of pairs. A tie counts half, and the share stays an accuracy."""
 
 
 class PairEvaluator(Answering):
@@ -52,7 +52,7 @@ class PairEvaluator(Answering):
             raise UserError(f"evaluation of {label!r}: none of its held-out prompts has a pair that can be used")
         left_out = [*self.heldout.left_out.get(label, {}).values()]
         extra = {"margin": statistics.fmean(margins)} | ({"left_out": float(len(left_out))} if left_out else {})
-        return replace(figure_of(label, settings.split, PAIRS, PAIRS.id, items, extra), left_out=tuple(left_out[known:])), []
+        return replace(figure_of(label, settings.split, PAIRS, items, extra), left_out=tuple(left_out[known:])), []
 
     def _encode(self, prompts: Sequence[Prompt]) -> list[Any]:
         """The policy's inputs. Raises UserError for a prompt without a pair, which is then left out."""

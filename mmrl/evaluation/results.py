@@ -12,6 +12,9 @@ from mmrl.algorithms.labels import majority
 from mmrl.api.specs import VerifierSpec
 from mmrl.api.statistics import mean_interval, wilson
 from mmrl.api.types import Prompt, Score
+from mmrl.evaluation.paired_tests import EQUAL
+from mmrl.run_folder.figures import has_scale, metric_name
+from mmrl.run_folder.files import to_json_value
 
 HELD = ("episode/success", "episode/success_at_end")
 """Outcomes of an episode in a simulator that are 0 or 1."""
@@ -34,7 +37,7 @@ class PromptResult:
     answers: tuple[str, ...]
     """The answers that `Task.extract_answer` finds in the completions."""
     completion: str = ""
-    """The first completion."""
+    """The first completion; of an episode in a simulator its outcome in words."""
     prompt: Prompt | None = None
     """The task's prompt, for prompts that the run folder records."""
 
@@ -47,15 +50,16 @@ class Evaluation:
     """The entry's label in the run file."""
     split: str
     metric: str
-    """`accuracy` if a score is 0 or 1, as the verifier's spec has these bounds and isn't `graded`; else the verifier's id."""
+    """`accuracy` if a score is 0 or 1, as the verifier's spec has these bounds and isn't `graded`, or `success` if that score is
+    about episodes; else the verifier's id."""
     value: float
     """Mean over prompts of the mean over a prompt's answers."""
     low: float
     high: float
     """Bounds of the 95% interval over prompts: Wilson's if each prompt's value is 0 or 1, otherwise Student's interval of the
     mean, within the verifier's range. If all prompts have the same value, that interval would be empty; then it is Wilson's
-    interval of the mean as a share of the range, which is wide enough for any values in the range. Answers to one prompt are not
-    independent and count as one."""
+    interval of the mean as a share of the range, which is wide enough for any values in the range, or unknown (infinite) if the
+    range is no scale. Answers to one prompt are not independent and count as one."""
     n: int
     """Number of prompts that were scored."""
     extra: dict[str, float] = field(default_factory=dict)
@@ -79,9 +83,10 @@ class Evaluation:
     """Broken prompts with their errors, without those of earlier evaluations."""
 
     def as_json(self) -> dict[str, Any]:
-        """The figure as plain data, without its items and episodes."""
+        """The figure as plain data, without its items and episodes; bounds that are unknown are None."""
         apart = ("verifier", "items", "episodes", "left_out")
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in apart}
+        plain: dict[str, Any] = to_json_value({f.name: getattr(self, f.name) for f in fields(self) if f.name not in apart})
+        return plain
 
     def rows(self) -> list[dict[str, Any]]:
         """The items, as `RunFolder.items` writes them."""
@@ -96,19 +101,20 @@ class Evaluation:
 def pass_at_k_metrics(items: Sequence[PromptResult], spec: VerifierSpec) -> dict[str, float]:
     """`pass@1`, `pass@2`, `pass@4` ... `pass@k` and `majority@k` over items with up to k answers each.
 
-    An answer succeeds if it scores `high` of the verifier's spec; with a `graded` verifier, at least the middle of its range.
-    Answers that could not be scored are left out: pass@j is the mean over the items with at least j scored answers. majority@k is
-    the mean score of the most common answer, the first among equals; completions without an answer don't vote.
+    An answer succeeds if it scores `high` of the verifier's spec; with a `graded` verifier, at least the middle of its range,
+    which must be a scale: there is no pass@k of a sum of rewards. Answers that could not be scored are left out: pass@j is the
+    mean over the items with at least j scored answers. majority@k is the mean score of the most common answer, the first among
+    equals; completions without an answer don't vote, and episodes, of which the last turn is no answer, have none.
     """
     k = max(len(i.values) for i in items)
     bar = (spec.low + spec.high) / 2 if spec.graded else spec.high - 1e-6
     known = [[(a, v) for a, v in zip(i.answers, i.values, strict=True) if v is not None] for i in items]
-    counts = [(len(votes), sum(v >= bar for _, v in votes)) for votes in known]
+    counts = [(len(votes), sum(v >= bar for _, v in votes)) for votes in known] if has_scale(spec) or not spec.graded else []
     found = {}
     for j in [*(2**e for e in range(k.bit_length()) if 2**e < k), k]:
         if rates := [pass_at(j, n, c) for n, c in counts if n >= j]:
             found[f"pass@{j}"] = statistics.fmean(rates)
-    return found | {f"majority@{k}": statistics.fmean(_majority_score(votes) for votes in known if votes)}
+    return found if spec.outcome else found | {f"majority@{k}": statistics.fmean(_majority_score(v) for v in known if v)}
 
 
 def pass_at(k: int, n: int, c: int) -> float:
@@ -141,24 +147,21 @@ def _values(items: Sequence[PromptResult]) -> list[float]:
     return [i.value for i in items if i.value is not None]
 
 
-def figure_of(
-    label: str, split: str, spec: VerifierSpec, metric: str, items: Sequence[PromptResult], extra: dict[str, float]
-) -> Evaluation:
-    """The Evaluation of these items: the mean of their values with its interval."""
-    values = _values(items)
-    rates = (spec.low, spec.high) == (0.0, 1.0) and not spec.graded
-    accuracy = rates and all(v in (0.0, 1.0, None) for i in items for v in i.values)
-    low, high = confidence_interval(values, min(spec.low, *values), max(spec.high, *values), counted=accuracy)
+def figure_of(label: str, split: str, spec: VerifierSpec, items: Sequence[PromptResult], extra: dict[str, float]) -> Evaluation:
+    """The Evaluation of these items, which the verifier has scored: the mean of their values with its interval."""
+    values, metric = _values(items), metric_name(spec)
+    least, most = (spec.low, spec.high) if has_scale(spec) else (-math.inf, math.inf)
+    low, high = confidence_interval(values, min(least, *values), max(most, *values), counted=metric != spec.id)
     return Evaluation(
         task=label,
         split=split,
-        metric="accuracy" if accuracy else metric,
+        metric=metric,
         value=statistics.fmean(values),
         low=low,
         high=high,
         n=len(values),
         extra=extra,
-        verifier=metric,
+        verifier=spec.id,
         items=tuple(items),
     )
 
@@ -166,12 +169,14 @@ def figure_of(
 def confidence_interval(
     values: Sequence[float], low: float = 0.0, high: float = 1.0, counted: bool = True
 ) -> tuple[float, float]:
-    """The bounds of the mean, see `Evaluation.low`. low, high: range of the values. counted: if all values are 0 or 1, treat them
-    as successes."""
+    """The bounds of the mean, see `Evaluation.low`. low, high: range of the values; if it is infinite, so are the bounds of one
+    value, and of equal ones. counted: if all values are 0 or 1, treat them as successes."""
     mean, n = statistics.fmean(values), len(values)
     if counted and all(v in (0.0, 1.0) for v in values):
         return wilson(sum(values), n)
-    if n > 1 and statistics.stdev(values) <= 1e-9 * (high - low):
+    if n > 1 and max(values) - min(values) <= EQUAL:
+        if math.isinf(high - low):
+            return low, high
         least, most = (low + (high - low) * b for b in wilson(n * (mean - low) / (high - low), n))
         return min(least, mean), max(most, mean)  # against rounding
     least, most = mean_interval(values)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from mmrl.api.simulators.layout import Ratio, per_target, values_per_target
+from mmrl.api.simulators.layout import Ratio, per_target, places, values_per_target
 from mmrl.api.simulators.types import Observation
 from mmrl.api.types import Rollout
 from mmrl.compute.teams import Team
@@ -58,17 +58,28 @@ class ActionMicroBatch(Targets):
     valid_SK: torch.Tensor
     """bool: actions that were executed."""
     ratio: Ratio
+    tokens_S: torch.Tensor | None = None
+    """int64: see `TrajectoryData.tokens_T`."""
     at_L: torch.Tensor | None = None
     """int64: where the targets are among all places of the S calls; see `mmrl.api.simulators.layout.per_target`."""
 
     def targets(self, x_SKC: torch.Tensor) -> torch.Tensor:
         """Values of all choices -> [L]: sums over each target's executed actions."""
-        return per_target(x_SKC, self.valid_SK, self.ratio, self.at_L)
+        return per_target(x_SKC, self.valid_SK, self.ratio, self.at_L, self.tokens_S)
 
     def critic_values(self, values_SU: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """A critic's values, of each action (U = K) or of the chunk (U = 1) -> ([L], none: the collector has those of final
         states)."""
-        return values_per_target(values_SU, self.valid_SK, self.slots, self.ratio, self.at_L), values_SU.new_zeros(0)
+        found = values_per_target(values_SU, self.valid_SK, self.slots, self.ratio, self.at_L, self.tokens_S)
+        return found, values_SU.new_zeros(0)
+
+    @property
+    def through_call_L(self) -> torch.Tensor:
+        """float32: how far through its call each target is, see `mmrl.algorithms.loss.MEASURED`."""
+        there_SU = places(self.valid_SK, self.slots, self.ratio, self.tokens_S)
+        shares_SU = (there_SU.cumsum(1) - 1) / (there_SU.sum(1, keepdim=True) - 1).clamp_min(1)
+        shares_SU = shares_SU.masked_fill(there_SU.sum(1, keepdim=True) == 1, 1.0)
+        return shares_SU[there_SU] if self.at_L is None else shares_SU.flatten()[self.at_L]
 
     @property
     def final_rollout_R(self) -> torch.Tensor:
@@ -168,4 +179,7 @@ class Batch:
     credits_N: torch.Tensor | None = None
     """float32 credit of each rollout, the mean of its tokens'; NaN for rollouts that aren't in this batch."""
     looks: bool = True
-    """Some rollout that is computed saw a picture. Where weights are spread over ranks, blank pictures stand in for none."""
+    """Some rollout that is computed saw a picture, or heard a sound if the model sees none. Where weights are spread over ranks,
+    blank pictures stand in for none."""
+    hears: bool = True
+    """Some rollout that is computed heard a sound; likewise."""

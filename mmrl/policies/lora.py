@@ -9,11 +9,13 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from mmrl.api.errors import UserError, shorten
@@ -154,19 +156,21 @@ def merged_weights(
         yield plain, value
 
 
-def save_adapters(model: Any, folder: Path, base: str) -> None:
-    """Write the adapters and their configuration as peft does. base: folder or name of the model they belong to."""
+def save_adapters(model: Any, folder: Path, base: str, names: Mapping[str, str] = MappingProxyType({})) -> None:
+    """Write the adapters and their configuration as peft does. base: folder or name of the model they belong to. names: layer ->
+    its name in files, if it isn't that in memory."""
     settings = copy.copy(model.peft_config["default"])
     settings.base_model_name_or_path, settings.inference_mode = base, True
-    settings.target_modules = sorted(settings.target_modules)
+    settings.target_modules = sorted(names.get(layer, layer) for layer in settings.target_modules)
     folder.mkdir(parents=True, exist_ok=True)
     settings.save_pretrained(str(folder))
-    tensors = {saved: p.detach().contiguous() for saved, p in _saved_names(model)}
+    tensors = {saved: p.detach().contiguous() for saved, p in _saved_names(model, names)}
     save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
 
 
-def load_adapters(model: Any, folder: Path) -> None:
-    """Load saved weights into the model's adapters. Raises UserError if the folder has none or they don't match."""
+def load_adapters(model: Any, folder: Path, names: Mapping[str, str] = MappingProxyType({})) -> None:
+    """Load saved weights into the model's adapters. names: see `save_adapters`; files by names in memory, as of peft, are
+    read as well. Raises UserError if the folder has none or they don't match."""
     try:
         tensors = load_file(folder / WEIGHTS)
     except Exception as error:
@@ -174,7 +178,9 @@ def load_adapters(model: Any, folder: Path) -> None:
     alpha, own = _settings(folder).get("lora_alpha"), model.peft_config["default"].lora_alpha
     if alpha != own:
         raise UserError(f"{folder}: its adapters were trained with policy.lora.alpha = {alpha!r}, not {own:g}: set that")
-    ours = dict(_saved_names(model))
+    ours = dict(_saved_names(model, {}))
+    if tensors.keys() != ours.keys():
+        ours = dict(_saved_names(model, names))
     if {k: v.shape for k, v in tensors.items()} != {k: p.shape for k, p in ours.items()}:
         raise UserError(
             f"{folder}: its adapters don't match policy.lora: set the rank and target_modules that they were trained with"
@@ -207,17 +213,23 @@ def _settings(folder: Path) -> dict[str, Any]:
         raise UserError(f"{folder / CONFIG} can't be read ({shorten(error)[:200]}): save the adapters again") from error
 
 
-def merge_saved_adapters(model: Any, folder: Path) -> None:
-    """Merge a folder's adapters into the weights of the model they belong to."""
+def merge_saved_adapters(model: Any, folder: Path, names: Mapping[str, str] = MappingProxyType({})) -> None:
+    """Merge a folder's adapters into the weights of the model they belong to. names: see `load_adapters`."""
     with quiet():
         import peft
 
     try:
-        peft.inject_adapter_in_model(peft.LoraConfig.from_pretrained(str(folder)), model)
+        settings = peft.LoraConfig.from_pretrained(str(folder))
+        if names:  # by the weights, as the targets may be a pattern for other names
+            layers = {name: layer for layer, name in names.items()}
+            with safe_open(folder / WEIGHTS, "pt") as saved:
+                held = {key.removeprefix("base_model.model.").partition(".lora_")[0] for key in saved.keys()}  # noqa: SIM118
+            settings.target_modules = {layers.get(name, name) for name in held}
+        peft.inject_adapter_in_model(settings, model)
     except Exception as error:
         raise UserError(f"{folder}: its adapters don't fit the model they name: {str(error).splitlines()[0][:200]}") from error
     peft.tuners.tuners_utils.cast_adapter_dtype(model, "default")
-    load_adapters(model, folder)
+    load_adapters(model, folder, names)
     merge(model)
     model.requires_grad_(True)
 
@@ -248,8 +260,9 @@ def _layers(model: torch.nn.Module) -> Iterator[tuple[str, Any]]:
     return ((name, module) for name, module in model.named_modules() if isinstance(module, LoraLayer))
 
 
-def _saved_names(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Parameter]]:
-    """(name in peft's files, parameter) of the adapters."""
+def _saved_names(model: torch.nn.Module, names: Mapping[str, str]) -> Iterator[tuple[str, torch.nn.Parameter]]:
+    """(name in peft's files, parameter) of the adapters. names: see `save_adapters`."""
     for name, p in model.named_parameters():
         if is_adapter(name):
-            yield "base_model.model." + name.replace(".default.", "."), p
+            layer = name.partition(".lora_")[0]
+            yield f"base_model.model.{names.get(layer, layer)}{name.removeprefix(layer)}".replace(".default.", "."), p

@@ -27,11 +27,6 @@ def takes_small_pictures(model: str) -> bool:
     return _kind(model) in LIMITED
 
 
-def hears(model: str) -> bool:
-    """Whether a model hears sounds and sees nothing."""
-    return _kind(model) in HEARING
-
-
 def tiny_that_hears(model: str) -> str:
     """The tiny model that stands for one that hears; empty for others."""
     kind = _kind(model)

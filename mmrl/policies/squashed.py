@@ -79,6 +79,11 @@ class Squashed(ActingPolicy):
         self.residual, self.noise, self.hidden = float(residual), float(noise), list(own.hidden)
         self.base = _base_of(Path(base), config, device, dims, bool(residual)) if base else None
         self.history = self.base.history if self.base else 0
+        if self.base and self.history and self.base.history_of_steps:
+            raise UserError(
+                f"policy.options.base {base!r} sees the states of earlier steps, which this policy doesn't: give another base, "
+                "or one that sees the present alone"
+            )
         self.width = (self.base.width if self.base else 0) + state + (dims if residual else 0)
         place = source or (Path(config.model) if _check_model(config.model) else None)
         with torch.random.fork_rng(devices=[]):

@@ -15,6 +15,28 @@ CLIP = {name: SURROGATE_BOUNDS[name] for name in ("clip_low", "clip_high")}
 SPREAD = {"epsilon": NOT_NEGATIVE}
 """Bounds of the settings of `group_relative`."""
 
+ACTING = (
+    ("pi0", "pi0.model:Pi0", "pi0: PaliGemma with an action expert, which turns noise into a chunk of actions by flow matching"),
+    (
+        "gr00t",
+        "gr00t.policy:Gr00t",
+        "GR00T N1.7: a Qwen3-VL with a diffusion transformer, for robots that the checkpoint has statistics of",
+    ),
+    (
+        "smolvla",
+        "smolvla.model:SmolVLA",
+        "SmolVLA: the first layers of a SmolVLM with an action expert; its checkpoints are LeRobot's",
+    ),
+    (
+        "diffusion",
+        "diffusion.model:Diffusion",
+        "Diffusion Policy: a U-Net turns noise into a chunk of actions by denoising; its checkpoints are LeRobot's",
+    ),
+    ("pi05", "pi0.pi05:Pi05", "pi0.5: pi0 with the robot's state in its prompt, and an expert that reads time in its norms"),
+    ("pi0_fast", "pi0.pi0_fast:Pi0Fast", "pi0-FAST: PaliGemma says a chunk of actions in FAST's tokens, one after the other"),
+)
+"""Policies with a published network for actions: id, target within `mmrl.policies`, summary."""
+
 
 @hookimpl
 def mmrl_policies() -> list[PolicySpec]:
@@ -51,33 +73,9 @@ def mmrl_policies() -> list[PolicySpec]:
             acts=True,
             summary="A perceptron on the state or on a frozen policy's hidden states, for off-policy learning",
         ),
-        PolicySpec(
-            id="pi0",
-            target="mmrl.policies.pi0.model:Pi0",
-            acts=True,
-            tiny="tiny:pi0",
-            summary="pi0: PaliGemma with an action expert, which turns noise into a chunk of actions by flow matching",
-        ),
-        PolicySpec(
-            id="gr00t",
-            target="mmrl.policies.gr00t.policy:Gr00t",
-            acts=True,
-            tiny="tiny:gr00t",
-            summary="GR00T N1.7: a Qwen3-VL with a diffusion transformer, for robots that the checkpoint has statistics of",
-        ),
-        PolicySpec(
-            id="smolvla",
-            target="mmrl.policies.smolvla.model:SmolVLA",
-            acts=True,
-            tiny="tiny:smolvla",
-            summary="SmolVLA: the first layers of a SmolVLM with an action expert; its checkpoints are LeRobot's",
-        ),
-        PolicySpec(
-            id="pi05",
-            target="mmrl.policies.pi0.pi05:Pi05",
-            acts=True,
-            tiny="tiny:pi05",
-            summary="pi0.5: pi0 with the robot's state in its prompt, and an expert that reads time in its norms",
+        *(
+            PolicySpec(id=id, target=f"mmrl.policies.{target}", acts=True, tiny=f"tiny:{id}", summary=summary)
+            for id, target, summary in ACTING
         ),
     ]
 
@@ -311,6 +309,16 @@ def _with_models() -> list[AlgorithmSpec]:
             bounds={"gamma": SHARE, "lam": SHARE},
             summary="Generalised advantage estimation with a critic, and a clipped ratio",
             paper="Schulman et al., Proximal Policy Optimization Algorithms, section 3, arXiv 1707.06347",
+        ),
+        AlgorithmSpec(
+            id="dppo",
+            target="mmrl.algorithms.denoising:denoising_gae",
+            options={"gamma": 0.99, "lam": 0.95, "denoising_gamma": 0.99, "clip": 0.01, "first_clip": 0.001, "clip_rate": 3.0},
+            loss="mmrl.algorithms.denoising:scheduled_surrogate",
+            stage_defaults={"credit": "chunk"},
+            bounds={**dict.fromkeys(("gamma", "lam", "denoising_gamma", "clip", "first_clip"), SHARE), "clip_rate": POSITIVE},
+            summary="PPO over the denoising steps of a Diffusion Policy, each with its own ratio, discount and clip bound",
+            paper="Ren et al., Diffusion Policy Policy Optimization, section 4, arXiv 2409.00588",
         ),
         AlgorithmSpec(
             id="digirl",

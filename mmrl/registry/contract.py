@@ -268,7 +268,7 @@ _FIELDS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
     ("options verifiers stage_defaults bounds", "a dict by names", _is_table),
     ("summary metric paper source", "a text", _is_text),
     ("tiny", "a text or None", lambda v: v is None or isinstance(v, str)),
-    ("graded images rollout model screens acts rates local has_turns shares_prompt", "True or False", _is_flag),
+    ("graded outcome images rollout model screens acts rates local has_turns shares_prompt", "True or False", _is_flag),
     ("cameras", "a tuple of texts such as ('front',)", _is_texts),
     ("parts", "a tuple of texts such as ('grasped',)", _is_texts),
     ("variants", "a tuple of texts such as ('vision.texture',)", _is_texts),

@@ -31,6 +31,7 @@ from mmrl.registry.contract import CORE, KINDS, SINGULAR
 from mmrl.registry.distributions import DISTRIBUTION, GROUP, canonical, distribution_of
 from mmrl.registry.importing import FILLED, build_errors, check_options, explain_import, import_file, load_target
 from mmrl.registry.plugin_info import PluginInfo
+from mmrl.registry.simulator_methods import missing_methods
 
 
 def registry() -> Registry:
@@ -191,9 +192,9 @@ class Registry:
                 raise UserError(f"simulator {spec.id!r} has no part {part!r} for the task's stages: it has {', '.join(known)}")
         with build_errors(f"simulator {spec.id!r}", kind, options):
             simulator = kind(num_envs=num_envs, device=device, **options)
-        if not isinstance(simulator, Simulator):
-            raise UserError(f"simulator {spec.id!r}: its target gave a {type(simulator).__name__}, which is no mmrl.Simulator")
-        return simulator
+        if lacks := missing_methods(spec, simulator):
+            raise PluginError(f"simulator {spec.id!r}: {lacks}")
+        return simulator  # type: ignore[no-any-return]
 
     def make_screens(self, id: str, options: Mapping[str, Any] | None = None) -> Screens:
         """The screens of a simulator, built with its spec's options and then these."""

@@ -75,7 +75,8 @@ class RunFolder:
         if refused := ", ".join(
             f"{key} = {old!r:.60}, now {new!r:.60}" for key, (old, new) in changed.items() if not _may_change(key)
         ):
-            raise UserError(f"{run.path} was made with other settings: {refused}; set them back or choose another name")
+            cure = 'set them back, or choose another name, and for the same weights policy.model = "'
+            raise UserError(f'{run.path} was made with other settings: {refused}; {cure}{run.path}/checkpoints/STEP/policy"')
         if config is not None and changed:
             files.replace_file(run.path / "config.toml", _toml(config).encode())
         run._continue_clock()

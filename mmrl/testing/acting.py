@@ -122,6 +122,7 @@ class OutcomeSubject:
         from mmrl.registry import plugins
 
         self.spec, self.verify = spec, verify
+        self.acting = all(task.simulation is not None for task, _ in rows)
         simulators = {t.simulation.simulator for t, _ in rows if t.simulation is not None and t.simulation.simulator}
         self.parts = sorted({p for s in simulators for p in plugins.registry().get("simulators", s).parts})
 
@@ -171,8 +172,22 @@ def same_outcome_same_score(subject: OutcomeSubject) -> None:
         raise CheckFailed("the same outcome got two values: draw nothing at random")
 
 
+def its_spec_says_that_it_judges_outcomes(subject: OutcomeSubject) -> None:
+    """The spec says `outcome=True`, unless the verifier's tasks all act, which says the same."""
+    if not (subject.spec.outcome or subject.acting):
+        raise CheckFailed(
+            "it judges the outcome of an episode, and not what the last turn says: write outcome=True in its spec, so that "
+            "evaluations call the share success and not accuracy"
+        )
+
+
 def check_outcome_verifier(spec: VerifierSpec, verify: Verify, rows: Sequence[tuple[Task, Prompt]]) -> Report:
-    """Check a verifier of episodes in simulators."""
+    """Check a verifier of the outcomes of episodes, in simulators or environments."""
     subject = OutcomeSubject(spec, verify, rows)
-    checks = (success_at_once_scores_highest, failure_scores_lower, same_outcome_same_score)
+    checks = (
+        success_at_once_scores_highest,
+        failure_scores_lower,
+        same_outcome_same_score,
+        its_spec_says_that_it_judges_outcomes,
+    )
     return Report(spec.id, "verifier", run_checks(subject, (), checks))

@@ -187,30 +187,30 @@ def pictures_are_seen(subject: PolicySubject) -> str:
 
 def parts_can_be_named(subject: PolicySubject) -> str:
     """Vision tower, projector and language model are found by their names, so that run files can freeze or adapt them. The tower
-    of a model that hears is no part: patterns of names reach it."""
+    of a model that hears is no part: patterns of names reach it. A model has no projector if nothing lies between its tower and
+    its language model, as where pictures become ids."""
     from mmrl.config.parts import part_of
+    from mmrl.policies.vlm.families import decoder_of
 
-    counts = {part: 0 for part in PARTS}
+    counts, between = {part: 0 for part in PARTS}, False
+    decoder = {id(weights) for weights in decoder_of(subject.policy.model).parameters()}
     for name, weights in subject.policy.model.named_parameters():
         part = part_of(name)
+        between |= part == "language" and id(weights) not in decoder  # what has no known name counts as language
         if part in counts:
             counts[part] += weights.numel()
-    if lacking := [part for part in _parts(subject.policy) if not counts[part]]:
+    lacking = [part for part in _parts(subject.policy) if not counts[part]]
+    if lacking and (lacking != ["projector"] or between):
         raise CheckFailed(f"no weight belongs to {', '.join(lacking)}: its modules have names that mmrl doesn't know")
     return ", ".join(f"{part} {count:,}" for part, count in counts.items() if count) + " weights"
 
 
 def adapters_can_be_trained(subject: PolicySubject) -> str:
     """Low-rank adapters of each part that has linear layers get a gradient, and change nothing before it is applied."""
-    from mmrl.policies.lora import is_adapter, refuse_parts_without_layers
+    from mmrl.policies.lora import is_adapter, target_modules
 
-    there, without = [], []
-    for part in _parts(subject.policy):
-        try:
-            refuse_parts_without_layers(subject.policy.model, [part])
-            there.append(part)
-        except UserError:
-            without.append(part)
+    layers = {part: target_modules(subject.policy.model, [part]) for part in _parts(subject.policy)}
+    there, without = [part for part in layers if layers[part]], [part for part in layers if not layers[part]]
     plain = _update(subject.policy, _rollouts(subject.policy, [_prompt(subject.policy, 1, 1)]), shared=True)[0]
     adapted = subject.policy.clone()
     adapted.lora = LoraConfig(rank=2, target_modules=there)

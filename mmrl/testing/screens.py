@@ -231,7 +231,7 @@ def _actions(subject: ScreensSubject) -> list[Action]:
     width, height = subject.screens.size
     middle, beside = (width / 2, height / 2), (width / 2, height / 4)
     texts = {"key": "Enter"}
-    pressed = ("click", "double-click", "right-click", "long-press", "hover", "drag")
+    pressed = ("click", "double-click", "triple-click", "right-click", "middle-click", "long-press", "hover", "drag")
     return [
         Action(
             kind=kind,  # type: ignore[arg-type]  # of KINDS

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from mmrl.api.errors import PluginError, UserError
 from mmrl.api.simulators.types import Observation
 from mmrl.api.specs import SimulatorSpec
+from mmrl.registry.simulator_methods import RENDERS, missing_methods
 from mmrl.testing.checks import CheckFailed, Report, run_checks
 from mmrl.testing.simulator_repeats import GENERATORS, REPEATS
 from mmrl.testing.simulator_subject import STEPS, SimulatorSubject, assert_equal, rows, run
@@ -16,11 +17,6 @@ from mmrl.testing.simulator_subject import STEPS, SimulatorSubject, assert_equal
 if TYPE_CHECKING:
     import torch
 
-ALWAYS = ("reset", "step", "close")
-"""Methods of every simulator."""
-RENDERS = ("render-cpu", "render-gpu")
-CLAIMED = ((("snapshot",), ("snapshot", "restore")), (("expert",), ("expert",)), (RENDERS, ("render",)))
-"""(capabilities, methods that each of them requires)."""
 LONGEST = 300
 """Longest time limit that is checked, in steps."""
 
@@ -35,7 +31,7 @@ def check_simulator(
     """Check a simulator with n environments (2 or more). make: makes a simulator that is not installed; by default the spec's
     target. It is called as `make(num_envs=, device=, **options)`, for screens as `make(**options)`."""
     from mmrl.registry import plugins
-    from mmrl.registry.importing import FILLED, check_options
+    from mmrl.registry.importing import FILLED, build_errors, check_options
 
     if spec.screens:
         from mmrl.testing.screens import check_screens
@@ -46,7 +42,8 @@ def check_simulator(
     check_options(f"simulator {spec.id!r}", target, wanted, filled=FILLED["simulators"])
 
     def build(count: int) -> Any:
-        return target(num_envs=count, device=device, **wanted)
+        with build_errors(f"simulator {spec.id!r}", target, wanted):
+            return target(num_envs=count, device=device, **wanted)
 
     subject = SimulatorSubject(spec, build, n, device)
     subject.used = build(n)  # wrong options are the caller's UserError, not a failed check
@@ -58,14 +55,8 @@ def check_simulator(
 
 def methods_are_there(subject: SimulatorSubject) -> None:
     """The simulator has reset, step and close, and the methods of its capabilities."""
-    simulator = subject.used
-    wanted = [*ALWAYS, *(name for names, methods in CLAIMED if any(map(subject.can, names)) for name in methods)]
-    lacks = sorted(name for name in wanted if not callable(getattr(simulator, name, None)))
-    if lacks:
-        claimed = ", ".join(f"{'/'.join(methods)} with the capability {_either(names)}" for names, methods in CLAIMED)
-        raise CheckFailed(
-            f"`{type(simulator).__name__}` has no {', '.join(lacks)}: a simulator has {', '.join(ALWAYS)} (and {claimed})"
-        )
+    if lacks := missing_methods(subject.spec, subject.used):
+        raise CheckFailed(lacks)
 
 
 def observations_are_as_declared(subject: SimulatorSubject) -> None:
@@ -214,7 +205,7 @@ def render_gives_pictures(subject: SimulatorSubject) -> str | None:
     import torch
 
     if not any(map(subject.can, RENDERS)):
-        return f"skipped: its spec has no capability {_either(RENDERS)}"
+        return f"skipped: its spec has no capability {' or '.join(f'`{name}`' for name in RENDERS)}"
     with subject.instance() as simulator:
         simulator.reset(subject.seeds(subject.n))
         shown = simulator.render(subject.numbers([1, 0]))
@@ -248,10 +239,6 @@ CHECKS = (
     render_gives_pictures,
     close_may_come_twice,
 )
-
-
-def _either(capabilities: tuple[str, ...]) -> str:
-    return " or ".join(f"`{name}`" for name in capabilities)
 
 
 @contextmanager

@@ -353,7 +353,7 @@ def _score(spec: VerifierSpec, verify: Verify, case: Case, completion: str, name
     if not spec.graded and spec.low + 1e-6 < float(value) < spec.high - 1e-6:
         raise CheckFailed(
             f"{name} scores {float(value):g}, between low={spec.low:g} and high={spec.high:g}: write graded=True in its spec, so "
-            "that no evaluation calls the mean an accuracy"
+            "that no evaluation calls the mean accuracy or success"
         )
     return float(value)
 

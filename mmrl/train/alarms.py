@@ -272,9 +272,12 @@ class AlarmMonitor:
         what += ": every completion of a prompt scored the same"
         if _is_number(reward := metrics.get("reward/mean")):
             what += f" (reward {reward:.3g} on average)"
+        tokens = ""
         if _is_number(cut := metrics.get("length/truncated_share")) and cut > 0.5:
             what += f", and {cut:.0%} were cut off at their longest length (max_tokens)"
-        cure = "read the rollouts in the report; a warm start (an sft stage), an easier task or other verifiers may help"
+            tokens = "more tokens, "
+        low = f"{tokens}a warm start (an sft stage), an easier task or other verifiers may help"
+        cure = f"read the rollouts in the report; if the reward is low, {low}, if it is high, harder prompts or dynamic_sampling"
         return self._check("zero_std", share, what, cure)
 
     def _of_plugins(self) -> list[AlarmEvent]:

@@ -24,12 +24,13 @@ def remarks(setup: Setup) -> list[str]:
                 found.append(f"{where}: {what}, so from the second update on it treats old completions as on-policy")
             if stage.hints == "guide":
                 found.append(f'{where}.hints = "guide": {what}, so hinted completions count as if sampled without a hint')
-        if "bootstrap_N" in algorithm.needs and stage.settings.get("gamma", 1.0) == 1.0 and has_soft_time_limit(setup.tasks):
+        undiscounted = getattr(algorithm.advantage, "keywords", {}).get("gamma", 1.0) == 1.0
+        if "bootstrap_N" in algorithm.needs and undiscounted and has_soft_time_limit(setup.tasks):
             found.append(
                 f"{where}.settings.gamma is 1: an episode that the time limit truncates is valued as if it went on, so being "
                 "slow costs nothing: set gamma = 0.99 or less, or the task's time_limit_terminates = true"
             )
-        if stage.critic and stage.critic.bootstrap == "always" and stage.settings.get("gamma", 1.0) == 1.0:
+        if stage.critic and stage.critic.bootstrap == "always" and undiscounted:
             found.append(
                 f'{where}.critic.bootstrap = "always" with settings.gamma = 1: no value is ever that of an end, so values can '
                 "drift without bound: set gamma = 0.99 or less"

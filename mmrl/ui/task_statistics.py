@@ -31,8 +31,8 @@ SOURCES = ("gold", "empty", "wrong")
 """Kinds of completions that are scored: the gold one, an empty one, and the gold one of another prompt."""
 LETTERS = 2000
 """Answers are compared by their first LETTERS characters."""
-DIGITS = 40
-"""Maximal length of a text that is parsed as a number."""
+DIGITS, LARGEST = 40, 1e300
+"""Maximal length of a text that is parsed as a number, and the largest number."""
 OTHERS = 256
 """Gold completions kept as candidates for wrong completions of other prompts."""
 GRADED = 2000
@@ -358,10 +358,10 @@ def _form(text: str) -> str:
 
 
 def _number(answer: Any) -> float | None:
-    """The answer as a number; None if it is neither a number nor the text of one."""
+    """The answer as a number; None if it is neither a number nor the text of one, or too large to subtract another."""
     if isinstance(answer, str) and len(answer) < DIGITS:
         try:
             answer = float(answer)
         except ValueError:
             return None
-    return float(answer) if is_finite(answer) else None
+    return float(answer) if is_finite(answer) and abs(answer) <= LARGEST else None

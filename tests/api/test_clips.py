@@ -123,16 +123,63 @@ def test_frames_that_no_player_shows_are_not_counted(good, folder, name, kept_fr
     assert found.times_s == pytest.approx([i / RATE for i in found.indices], abs=0.002)
 
 
-def test_turned_clips_stand_upright(good):
+TURNED = {
+    "right": ((0, 1, -1, 0), lambda f: np.rot90(f, -1, (1, 2))),  # an upright phone's
+    "about": ((-1, 0, 0, -1), lambda f: np.rot90(f, 2, (1, 2))),
+    "left": ((0, -1, 1, 0), lambda f: np.rot90(f, 1, (1, 2))),
+    "mirrored": ((-1, 0, 0, 1), lambda f: f[:, :, ::-1]),
+    "upside-down": ((1, 0, 0, -1), lambda f: f[:, ::-1]),
+    "left-mirrored": ((0, 1, 1, 0), lambda f: f.transpose(0, 2, 1, 3)),
+    "right-mirrored": ((0, -1, -1, 0), lambda f: np.rot90(f, 2, (1, 2)).transpose(0, 2, 1, 3)),
+}
+"""The matrix a, b, c, d of a file, by which x, y is displayed at a x + c y, b x + d y; and what it makes of the frames."""
+
+
+@pytest.mark.parametrize("how", TURNED)
+def test_turned_clips_stand_upright(good, how):
+    (a, b, c, d), stands = TURNED[how]
+
     def turn(data):
         at = data.index(b"tkhd") + 4 + 40
-        data[at : at + 36] = struct.pack(">9i", 0, 1 << 16, 0, -(1 << 16), 0, 0, 48 << 16, 0, 1 << 30)
+        data[at : at + 36] = struct.pack(">9i", a << 16, b << 16, 0, c << 16, d << 16, 0, 0, 0, 1 << 30)
         return data
 
     straight = cached_frames(Clip(path=str(good), count=2)).frames_THWC
-    turned = cached_frames(Clip(path=altered(good, "turned.mp4", turn), count=2)).frames_THWC
-    assert turned.shape == (2, 64, 48, 3)
-    assert np.abs(np.rot90(straight, -1, (1, 2)).astype(int) - turned).mean() < 2, "clockwise by a quarter, as the file says"
+    turned = cached_frames(Clip(path=altered(good, f"{how}.mp4", turn), count=2)).frames_THWC
+    assert turned.shape == (2, *((48, 64) if a else (64, 48)), 3)
+    assert np.abs(stands(straight).astype(int) - turned).mean() < 2
+
+
+def test_what_is_transparent_is_white_as_in_images(folder):
+    picture = np.zeros((48, 64, 4), np.uint8)
+    picture[:, :32], picture[:, 32:] = (200, 0, 0, 255), (0, 0, 200, 51)  # a fifth of blue
+    with av.open(str(folder / "clear.mov"), "w") as container:
+        stream = container.add_stream("qtrle", rate=10)
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "argb"
+        container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgba")))
+        container.mux(stream.encode())
+    shown = cached_frames(Clip(path=str(folder / "clear.mov"))).frames_THWC[0]
+    assert shown[24, 8].tolist() == [200, 0, 0] and shown[24, 56].tolist() == [204, 204, 244]
+
+
+def test_ten_bits_and_both_ranges_give_the_same_colours(folder):
+    """BT.709 and BT.2020, limited and full, in ten bits: the file says which, and the picture is the same."""
+    picture = np.zeros((48, 64, 3), np.uint8)
+    picture[:, :32], picture[:, 32:] = (200, 60, 40), (40, 60, 200)
+    for matrix in (1, 9):
+        for span in (1, 2):
+            path = folder / f"ten{matrix}{span}.mp4"
+            with av.open(str(path), "w") as container:
+                stream = container.add_stream("libx264", rate=10, options={"crf": "4"})
+                stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p10le"
+                stream.codec_context.colorspace, stream.codec_context.color_range = matrix, span
+                frame = av.VideoFrame.from_ndarray(picture, format="rgb24")
+                made = frame.reformat(format="yuv420p10le", dst_colorspace=matrix, dst_color_range=span)
+                container.mux(stream.encode(made))
+                container.mux(stream.encode())
+            shown = cached_frames(Clip(path=str(path))).frames_THWC[0]
+            for x, colour in ((8, (200, 60, 40)), (56, (40, 60, 200))):
+                assert shown[24, x].tolist() == pytest.approx(colour, abs=4), (matrix, span)
 
 
 @given(st.integers(1, 400), st.floats(0.5, 60), st.integers(1, 64), st.data())
@@ -197,6 +244,35 @@ def without_sound(folder):
             container.mux(stream.encode(frame))
         container.mux(stream.encode())
     return str(path)
+
+
+def with_cover(path, codec, rate, frames):
+    """A file with a stream of `frames` and the picture of its cover in magenta."""
+    with av.open(str(path), "w", format="matroska" if path.suffix == ".mkv" else "mp4") as container:
+        cover = container.add_stream("mjpeg", rate=1)
+        cover.width, cover.height, cover.pix_fmt = 32, 32, "yuvj420p"
+        cover.disposition = av.stream.Disposition.attached_pic
+        stream = container.add_stream(codec, rate=rate)
+        if codec == "libx264":
+            stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        magenta = av.VideoFrame.from_ndarray(np.full((32, 32, 3), (255, 0, 255), np.uint8), format="rgb24")
+        container.mux([*cover.encode(magenta), *cover.encode()])
+        for frame in frames:
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    return str(path)
+
+
+def test_a_cover_is_no_clip(folder):
+    sound = [av.AudioFrame.from_ndarray(np.zeros((2, 1024), np.float32), format="fltp", layout="stereo") for _ in range(9)]
+    for frame in sound:
+        frame.rate = 44100
+    with pytest.raises(UserError, match=r"song\.m4a holds no pictures, only sound: leave it out"):
+        probe(with_cover(folder / "song.m4a", "aac", 44100, sound))
+    pictures = [av.VideoFrame.from_ndarray(picture, format="rgb24") for picture in footages.frames(9)]
+    for name in ("covered.mp4", "covered.mkv"):  # Matroska doesn't say that the first stream is one
+        found = cached_frames(Clip(path=with_cover(folder / name, "libx264", 9, pictures), count=3))
+        assert numbers(found) == list(found.indices) == [0, 4, 8]
 
 
 BROKEN = {

@@ -1,5 +1,7 @@
 """Tables that people bring: every format gives the same rows, and a broken one is told by file and line when it is asked for."""
 
+import base64
+import io
 import json
 import os
 import subprocess
@@ -113,6 +115,21 @@ def test_what_fails_in_making_an_item_names_its_row(tmp_path, fault, message):
     assert (len(items), items[0], items[2]) == (3, 30, 10)
     with pytest.raises(UserError, match=rf"table\.jsonl line 3{message}"):
         items[1]
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "WEBP"])
+def test_pictures_may_be_written_in_base64(kind, tmp_path):
+    """As in ReasonMap's rows and the tables of VLMEvalKit."""
+    file = io.BytesIO()
+    Image.new("RGB", (40, 30), "olive").save(file, kind)
+    text = base64.b64encode(file.getvalue()).decode()
+    for written in (text, f"data:image/{kind.lower()};base64,{text}"):
+        assert resolve_image("/data/t.jsonl", written) == file.getvalue()
+    (tmp_path / "t.tsv").write_text(f"image\tanswer\n{text}{'A' * 200_000}\tB\n")
+    assert read_table(str(tmp_path / "t.tsv"))[0]["answer"] == "B", "however long it is"
+    with pytest.raises(ValueError, match="base64"):
+        resolve_image("/data/t.jsonl", text[:20] + "?" + text[20:])
+    assert str(resolve_image("/data/t.jsonl", f"{text[:12]}.png")).endswith(f"{text[:12]}.png"), "a short text is a path"
 
 
 def test_pictures_are_found_beside_their_table():

@@ -23,7 +23,16 @@ POLICIES = {
     "vla, one token after the other": ("action", {**VLA, "options": {"bins": 16, "decoding": "one-by-one"}}),
     "vla, adapters": ("token", {**VLA, "lora": {"rank": 2}, "options": {"head": "normal"}}),
     "pi05": ("chunk", {"kind": "pi05", "model": "tiny:pi05:hidden=32,layers=1,chunk=3"}),
+    "pi0_fast": (
+        "token",
+        {
+            "kind": "pi0_fast",
+            "model": "tiny:pi0_fast:hidden=32,layers=1,chunk=3",
+            "options": {"chunk": 2, "state": 8, "action_tokens": 14, "vocabulary": "actions"},
+        },
+    ),
     "gr00t": ("chunk", {"kind": "gr00t", "model": "tiny:gr00t:hidden=32,layers=1,chunk=3"}),
+    "diffusion": ("chunk", {"kind": "diffusion", "model": "tiny:diffusion:width=8,horizon=4,times=2"}),
     "openvla": ("token", {"kind": "vla", "model": "tiny:openvla:hidden=32,layers=1", "options": {}}),
 }
 CHUNKED = {"chunk": 2, "state": 8, "steps": 2}

@@ -213,7 +213,7 @@ def test_it_computes_what_the_cpu_computes(device, tmp_path):
 
 def test_outside_the_fixture_there_is_no_device():
     assert not torch.cuda.is_available() and not torch.accelerator.is_available()
-    with pytest.raises((AssertionError, RuntimeError), match="not compiled with CUDA enabled|no NVIDIA driver"):
+    with pytest.raises((AssertionError, RuntimeError), match=r"not compiled with CUDA enabled|no NVIDIA driver"):
         torch.zeros(3, device="cuda")
     with pytest.raises(RuntimeError):
         torch.zeros(3).pin_memory()

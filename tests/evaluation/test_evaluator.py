@@ -22,6 +22,7 @@ from mmrl.api.errors import PluginError, UserError
 from mmrl.api.interfaces import Task
 from mmrl.api.media.clips import VideoFrames
 from mmrl.api.seeds import derive
+from mmrl.api.simulators.types import Simulation
 from mmrl.api.specs import VerifierSpec
 from mmrl.api.statistics import mean_interval, student, wilson
 from mmrl.api.tasks.perturb import blanked
@@ -177,7 +178,7 @@ def test_an_accuracy_counts_what_was_scored_and_says_what_failed(tmp_path):
 def test_other_scores_have_students_interval_of_their_mean(tmp_path):
     values = (0.25, 0.75, 1.0, None, 0.5)
     found, _ = figure(tmp_path, Judged(*values), n=5, overrides=("judge.failure_limit=0.2",))
-    assert (found.metric, found.value, found.n, found.extra["failed"]) == ("toy/exact", 0.625, 4, 1.0)
+    assert (found.value, found.n, found.extra["failed"]) == (0.625, 4, 1.0)
     half = 3.182446 * math.sqrt((0.375**2 + 0.125**2 + 0.375**2 + 0.125**2) / 3) / 2
     assert half == pytest.approx(3.182446 * statistics.stdev([0.25, 0.75, 1.0, 0.5]) / math.sqrt(4)) and half > 0.375
     assert (found.low, found.high) == pytest.approx((0.625 - half, 1.0)), "within the verifier's range"
@@ -203,10 +204,10 @@ def test_the_interval_of_three_graded_scores_holds_the_mean_as_often_as_it_says(
 def test_equal_graded_scores_are_not_certain(tmp_path, monkeypatch, value, k):
     """Four answers of IoU 0 don't show that all others are 0, too; the range of the verifier bounds what they may be."""
     spec = VerifierSpec(id="toy/exact", target="-:-", graded=True, low=-1.0, high=3.0)
-    found = figure_of("toy", "test", spec, "toy/exact", [scored(4 * value - 1)] * 4, {})
+    found = figure_of("toy", "test", spec, [scored(4 * value - 1)] * 4, {})
     assert (found.low, found.high) == pytest.approx([4 * b - 1 for b in wilson(k, 4)])
     assert found.low <= found.value <= found.high and found.high - found.low > 1
-    one = figure_of("toy", "test", spec, "toy/exact", [scored(0.0)], {})
+    one = figure_of("toy", "test", spec, [scored(0.0)], {})
     assert (one.low, one.high) == (-1.0, 3.0)
 
 
@@ -214,8 +215,19 @@ def test_equal_graded_scores_are_not_certain(tmp_path, monkeypatch, value, k):
 def test_values_outside_of_the_range_that_was_expected_are_held_by_the_interval(values):
     """`bounds` of a verifier only expects: a reward with a penalty may give less."""
     spec = VerifierSpec(id="toy/sum", target="-:-", graded=True)
-    found = figure_of("toy", "test", spec, "toy/sum", [scored(v) for v in values], {})
+    found = figure_of("toy", "test", spec, [scored(v) for v in values], {})
     assert found.value == pytest.approx(sum(values) / len(values)) and found.low <= found.value <= found.high
+
+
+def test_a_sum_of_rewards_has_an_interval_of_its_own_spread_and_none_without_one():
+    """-1e6 to 1e6 only guards against absurd values: a hundred returns of 0 had an interval of -190,000 to 190,000."""
+    spec = VerifierSpec(id="interop/return", target="-:-", low=-1e6, high=1e6, graded=True)
+    for values in ([0.0] * 100, [0.5]):
+        found = figure_of("t", "test", spec, [scored(v) for v in values], {})
+        assert (found.low, found.high) == (-math.inf, math.inf)
+        assert (found.as_json()["low"], found.as_json()["high"]) == (None, None)
+    close = figure_of("t", "test", spec, [scored(v) for v in (0.99, 0.992, 0.991)], {})
+    assert (close.low, close.high) == pytest.approx(mean_interval([0.99, 0.992, 0.991])) and close.high - close.low < 0.01
 
 
 def scored(value):
@@ -250,11 +262,46 @@ def test_a_verifier_that_is_graded_never_gives_an_accuracy(tmp_path, monkeypatch
     assert found.metric == "toy/exact" and (found.low, found.high) != wilson(1, 3)
 
 
-@pytest.mark.parametrize("values", [[0.0, 1.0], [0.0, 0.0], [2.0, 0.0]])
-def test_whether_a_figure_is_an_accuracy_is_told_by_the_verifiers_range(values):
-    """And not by what happened to be scored: one name for all evaluations of a run."""
-    spec = VerifierSpec(id="toy/sum", target="-:-", high=2.0)
-    assert figure_of("toy", "test", spec, "toy/sum", [scored(v) for v in values], {}).metric == "toy/sum"
+@pytest.mark.parametrize("values", [[0.0, 1.0], [0.0, 0.0], [0.5, 1.0]])
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [
+        ({}, "accuracy"),
+        ({"outcome": True}, "success"),
+        ({"outcome": True, "graded": True}, "toy/sum"),
+        ({"graded": True}, "toy/sum"),
+        ({"high": 2.0}, "toy/sum"),
+        ({"high": 2.0, "outcome": True}, "toy/sum"),
+    ],
+)
+def test_what_a_figure_is_called_is_told_by_the_verifier(fields, name, values):
+    """And not by what happened to be scored: one name for all evaluations of a run, though a tie of a pair counts half."""
+    spec = VerifierSpec(id="toy/sum", target="-:-", **fields)
+    found = figure_of("toy", "test", spec, [scored(v) for v in values], {})
+    assert (found.metric, found.verifier) == (name, "toy/sum")
+    if values == [0.0, 1.0]:
+        assert ((found.low, found.high) == wilson(1, 2)) == (name != "toy/sum"), "a share has the interval of one"
+
+
+def test_a_task_that_acts_has_success_whatever_its_verifiers_spec_says(tmp_path):
+    """And no majority, since nothing is said in an episode."""
+
+    class Acted(Letters):
+        simulation = Simulation(simulator="toy/none")
+
+    class Played(Sampled):
+        def collect(self, *asked, **more):
+            outcome = {"success": 1.0, "steps": 3.0, "return": 0.5}
+            return [replace(rollout, outcome=outcome) for rollout in super().collect(*asked, **more)]
+
+    config = runs.toy_config(tmp_path, overrides=("evaluate.num_prompts=2", *FOUR))
+    evaluator = Evaluator(runs.setup(config, {"toy/colour": Acted()}), Played(""), Judged(1.0, *[0.0] * 7))
+    found, _ = evaluator("toy/colour")
+    assert {row["completion"] for row in found.rows()} == {"succeeded after 3 steps, return 0.5"}
+    assert (found.metric, found.value, found.verifier) == ("success", 0.125, "toy/exact")
+    assert {name: value for name, value in found.extra.items() if "@" in name} == pytest.approx(
+        {"pass@1": 0.125, "pass@2": 0.25, "pass@4": 0.5}
+    )
 
 
 def test_the_prompts_of_a_task_are_made_once(tmp_path):
@@ -483,6 +530,15 @@ def test_what_succeeds_and_how_many_are_asked():
     assert list(pass_at_k_metrics([item(1.0, 1.0)], exact)) == ["pass@1", "pass@2", "majority@2"]
 
 
+def test_a_sum_of_rewards_has_no_pass_at_k_and_an_episode_no_majority():
+    """Any return that isn't negative lies in the upper half of -1e6..1e6, and the last turn of a game is no answer."""
+    total = VerifierSpec(id="v", target="t", low=-1e6, high=1e6, graded=True)
+    assert list(pass_at_k_metrics([item(0.0, 0.3)], total)) == ["majority@2"]
+    assert pass_at_k_metrics([item(0.0, 0.3)], replace(total, outcome=True)) == {}
+    won = VerifierSpec(id="v", target="t", outcome=True)
+    assert pass_at_k_metrics([item(0.0, 1.0)], won) == {"pass@1": 0.5, "pass@2": 1.0}
+
+
 def test_the_majority_of_nothing_but_blanks_is_a_blank():
     spec = VerifierSpec(id="v", target="t")
     assert pass_at_k_metrics([item(0.25, 0.0, answers=("", ""))], spec)["majority@2"] == 0.25
@@ -695,6 +751,28 @@ def test_eval_asks_as_it_is_told(evaluated):
         "  blank 0.125 (with every image blanked)",
     ]
     assert "sampled" not in evaluated("x.toml", "-n", "3")[0].stdout
+
+
+def test_an_unknown_interval_is_called_that(evaluated, monkeypatch):
+    from mmrl.train import start
+
+    unknown = replace(FIGURE, metric="interop/return", low=-math.inf, high=math.inf)
+    monkeypatch.setattr(start, "evaluate_only", lambda *_: [unknown])
+    assert "t  test  interop/return 0.500 (interval unknown), n=2" in evaluated("x.toml")[0].stdout
+    figure = json.loads(evaluated("x.toml", "--json")[0].stdout, parse_constant=pytest.fail)["t"]
+    assert (figure["low"], figure["value"]) == (None, 0.5)
+
+
+def test_eval_prints_steered_answers_of_several_tasks(evaluated, monkeypatch):
+    """Their intervals are not those of tasks that act, which have a table."""
+    from mmrl.train import start
+
+    measured = {f"{way}/{name}": 1.5 for way in ("steered", "unsteered") for name in ("entropy", "peak", "tokens")}
+    both = [replace(FIGURE, task=task, extra={"steered": 0.75, **measured}, intervals={"steered": (0.5, 1.0)}) for task in "ab"]
+    monkeypatch.setattr(start, "evaluate_only", lambda *_: both)
+    done, _ = evaluated("x.toml", "--steer")
+    assert done.exit_code == 0 and done.stdout.count("0.750 (0.500 to 1.000)") == 2, done
+    assert [line.split()[0] for line in done.stdout.splitlines() if line.startswith(("a ", "b "))] == ["a", "b"]
 
 
 @pytest.mark.parametrize(

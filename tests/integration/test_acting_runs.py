@@ -225,7 +225,7 @@ def test_eval_prints_a_table_and_keeps_videos(tmp_path):
     assert done.exit_code == 0, done.output
     lines = [line.split() for line in done.stdout.splitlines() if line.split() and line.split()[0] in variants]
     assert [line[0] for line in lines] == list(variants) and all(line[-1] == "30" for line in lines)
-    assert "accuracy, at any time" in done.stdout and "at the end" in done.stdout and "greedy" in done.stdout
+    assert "success, at any time" in done.stdout and "at the end" in done.stdout and "greedy" in done.stdout
     low, high = (f"{bound:.3f}" for bound in wilson(0, 30))
     assert " ".join(lines[2]).count(f"0.000 ({low} to {high})") == 2
     rows = read_jsonl(tmp_path / "videos" / "episodes.jsonl")

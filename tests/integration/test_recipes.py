@@ -45,6 +45,7 @@ def test_there_is_one_for_each_system_and_a_place_for_each_on_the_page():
             "vla-rl",
             "vla-opd",
             "pi-rl",
+            "dppo",
             "llarp",
             "resfit",
             "recap",

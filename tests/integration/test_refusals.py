@@ -50,7 +50,7 @@ REFUSED = {
     # the sampler
     "top-p with vLLM": (
         {"compute": {"sampler": "vllm"}, "generate": {"top_p": 0.9}},
-        r'compute\.sampler = "vllm" gives log-probabilities after generate\.top_p and top_k, not before: use "local"',
+        r'compute\.sampler = "vllm" gives .* after generate\.top_p and top_k, not before: drop them, or use "local"',
     ),
     "steering with vLLM": (
         {"compute": {"sampler": "vllm"}, "evaluate": {"steer": True}},

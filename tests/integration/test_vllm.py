@@ -23,6 +23,7 @@ OWN = ROOT / ".engines" / "vllm" / "bin" / "python"
         ("qwen2_vl", ["test_parity.py"]),
         ("qwen2_5_vl", ["test_apart.py", "test_broadcast.py"]),
         ("aya_vision qwen3_5", ["test_families.py"]),
+        ("qwen2_audio qwen2_5_omni qwen3_omni_moe", ["test_sounds.py"]),
     ],
     ids=lambda of: of if isinstance(of, str) else of[-1].removesuffix(".py"),
 )

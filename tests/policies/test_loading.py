@@ -71,7 +71,15 @@ def test_code_of_a_checkpoint_runs_only_if_it_is_trusted(own):
     [
         ("diffusion_gemma", "is a diffusion_gemma model: it writes by diffusion, and models that write a token after"),
         ("idefics", "is a idefics model: it reads pictures by cross-attention, which can't be trained here: choose another"),
-        ("mllama", "is a mllama model: it reads pictures by cross-attention, which can't be trained here: choose another model"),
+        ("blip-2", "is a blip-2 model: its processor puts one picture before a text, whatever a prompt's messages say: choose"),
+        ("instructblip", "is a instructblip model: its processor puts one picture before a text"),
+        ("instructblipvideo", "is a instructblipvideo model: its processor puts one video before a text"),
+        ("fuyu", "is a fuyu model: its processor puts one picture before a text, whatever a prompt's messages say: choose"),
+        ("kosmos-2", "is a kosmos-2 model: its processor puts one picture before a text"),
+        ("kosmos-2.5", "is a kosmos-2.5 model: its processor puts one picture before a text"),
+        ("git", "is a git model: its pictures have no tokens in a prompt: choose another model"),
+        ("got_ocr2", "is a got_ocr2 model: its processor takes pages and no conversation: choose another model"),
+        ("shieldgemma2", "is a shieldgemma2 model: it is a classifier of pictures, which writes no text: choose another model"),
         ("unlimited_ocr", "is a unlimited_ocr model: its processor counts the tiles of pictures in lists"),
     ],
 )

@@ -5,6 +5,7 @@ them as for all families (tests/testing/test_policies_kit.py)."""
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,17 +19,20 @@ from mmrl.api.media.clips import VideoFrames
 from mmrl.api.media.sounds import MAX_SECONDS, Waveform
 from mmrl.api.types import Prompt, user_message
 from mmrl.config.load import load_config
-from mmrl.config.sections import PolicyConfig
-from mmrl.policies.names import hears
-from mmrl.policies.vlm import thinkers, tiny
+from mmrl.config.parts import part_of
+from mmrl.config.sections import LoraConfig, PolicyConfig, SftStage
+from mmrl.policies.lora import CONFIG, WEIGHTS, merged_copy
+from mmrl.policies.vlm import tiny
 from mmrl.policies.vlm.known_families import QwenOmni
 from mmrl.policies.vlm.prompt_inputs import FRAMES, SECONDS_PER_GRID
+from mmrl.policies.vlm.published import layers_in_files, save_model
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.rollout.generate.local import LocalGenerator
 from mmrl.rollout.generate.sampling import SamplingParams
 from mmrl.rollout.generate.weights import changed_weights, parameter_versions
 from mmrl.train.export import layout_of, loader_of
 from mmrl.train.smoke import smoke
+from mmrl.train.update.learner import Learner
 from mmrl.train.update.pack_conversations import pack
 
 SECOND = {"qwen2_5_omni": 25, "qwen3_omni_moe": 13}
@@ -44,7 +48,7 @@ def case(request, tmp_path_factory):
     for p in model.parameters():
         if p.ndim == 1:
             torch.nn.init.normal_(p, p.mean().item(), 0.1)
-    thinkers.save_model(model, folder)
+    save_model(model, folder)
     processor.save_pretrained(folder)
     return request.param, VLM(PolicyConfig(model=str(folder))), type(model).from_pretrained(folder).eval()
 
@@ -226,8 +230,24 @@ def test_ranks_of_a_pass_reach_both_towers(case, monkeypatch, media, rows):
     assert len(batch.micro[0].ids_BS) == rows
 
 
+@pytest.mark.parametrize("media", [(), ("picture",), ("sound",), ("picture", "sound")])
+def test_weight_decay_leaves_a_tower_that_nothing_reached(case, monkeypatch, media):
+    """With sharded weights, blank pictures and sounds give its weights gradients of zero; these are dropped."""
+    _, vlm, _ = case
+    learner = Learner(vlm, SftStage(kind="sft", steps=1))
+    monkeypatch.setattr(vlm, "root", lambda work: work())
+    monkeypatch.setattr("mmrl.train.update.optimizer.DTensor", torch.Tensor)  # as if sharded
+    shown = [cases.picture(1) if kind == "picture" else noise(1, 0.5) for kind in media]
+    batch = pack(cases.rollouts(vlm, [prompt(*shown)], group=1), cases.credit(1.0), vlm, shared_prefix=True, budget=10_000)
+    learner._gradients(batch, [], 0.0, False, [()] * len(batch.micro), None)
+    reached = {part_of(name) for name, p in vlm.parameters() if p.grad is not None}
+    learner.optimizer.clear()
+    towers = {"picture": {"vision", "projector"}, "sound": {""}}
+    assert reached == {"language", "head"}.union(*(towers[kind] for kind in media))
+
+
 @pytest.mark.slow
-def test_a_whole_checkpoint_gives_its_thinker(case, tmp_path):
+def test_a_whole_checkpoint_gives_its_thinker(case, tmp_path, capfd):
     """What speaks in it is left alone, and what is saved has the form of the whole model again."""
     family, vlm, own = case
     vlm.save(tmp_path)
@@ -245,9 +265,21 @@ def test_a_whole_checkpoint_gives_its_thinker(case, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(settings | {"enable_audio_output": True}))
     save_file(weights | spoken, tmp_path / "model.safetensors", {"format": "pt"})
     config = PolicyConfig(model=str(tmp_path))
+    capfd.readouterr()
     again = VLM(config)
+    assert "UNEXPECTED" not in "".join(capfd.readouterr()), "transformers would list what speaks"
     assert type(again.model) is type(own) and isinstance(again.family, QwenOmni)
     assert all(torch.equal(a, b) for a, b in zip(again.model.parameters(), own.parameters(), strict=True))
+    for more, why in (
+        (
+            {"model.norm.weight": torch.ones(32)},
+            "have two values of one weight, model.norm.weight and thinker.model.norm.weight: copy",
+        ),
+        ({"thinker.other.weight": torch.ones(2)}, "have (thinker.)?other.weight that the model in its config.json lacks"),
+    ):
+        save_file(weights | more, tmp_path / "model.safetensors", {"format": "pt"})
+        with pytest.raises(UserError, match=f"its files {why}"):
+            VLM.check(config)
     del weights["thinker.model.norm.weight"]
     save_file(weights | spoken, tmp_path / "model.safetensors", {"format": "pt"})
     with pytest.raises(UserError, match=r"its files lack model\.(language_model\.)?norm\.weight of the model in its config.json"):
@@ -255,6 +287,37 @@ def test_a_whole_checkpoint_gives_its_thinker(case, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(settings | {"quantization_config": {"quant_method": "gptq", "bits": 4}}))
     with pytest.raises(UserError, match=r"its weights are quantised \(gptq, 4 bits\)"):
         VLM.check(config)
+
+
+def test_adapters_are_saved_by_published_names(case, tmp_path):
+    """vLLM leaves others out without a word, and another version of transformers has others in memory. Those that peft makes of a
+    thinker are read, too."""
+    _, vlm, _ = case
+    parts = ["*layers.0.self_attn.q_proj", "*audio_tower.layers.*fc1", "*visual*mlp*"]
+    lora = LoraConfig(rank=2, target_modules=parts)
+    adapted = VLM(PolicyConfig(model=vlm.base, lora=lora))
+    for _, p in adapted.parameters():
+        torch.nn.init.normal_(p, 0, 0.1)
+    adapted.save(tmp_path / "a")
+    saved, settings = load_file(tmp_path / "a" / WEIGHTS), json.loads((tmp_path / "a" / CONFIG).read_text())
+    weights = load_file(Path(vlm.base) / "model.safetensors").keys()
+    layers = {name.removeprefix("base_model.model.").partition(".lora_")[0] for name in saved}
+    assert layers == set(settings["target_modules"]) and {f"{layer}.weight" for layer in layers} < weights
+    assert {layer.split(".")[1] for layer in layers} == {"model", "visual", "audio_tower"}
+    (tmp_path / "b").mkdir()
+    names = {name: layer for layer, name in layers_in_files(vlm.model).items() if name in layers}
+    own = {name.replace(layer, names[layer]): value for name, value in saved.items() for layer in layers if layer + "." in name}
+    save_file(own, tmp_path / "b" / WEIGHTS, {"format": "pt"})
+    (tmp_path / "b" / CONFIG).write_text(json.dumps(settings | {"target_modules": "whole.*"}))
+    wanted = merged_copy(adapted.model)
+    for folder in ("a", "b"):
+        vlm.processor.save_pretrained(tmp_path / folder)
+        VLM.check(PolicyConfig(model=str(tmp_path / folder)))
+        merged = VLM(PolicyConfig(model=str(tmp_path / folder))).model
+        assert all(torch.equal(p, q) for p, q in zip(merged.parameters(), wanted.parameters(), strict=True))
+    assert [loader_of(tmp_path / folder)[-28:] for folder in "ab"] == ["", "ThinkerForConditionalGeneration"[-28:]]
+    again = VLM(PolicyConfig(model=vlm.base, lora=lora), source=tmp_path / "a")
+    assert all(torch.equal(p, q) for (_, p), (_, q) in zip(again.parameters(), adapted.parameters(), strict=True))
 
 
 @pytest.mark.parametrize(
@@ -292,4 +355,4 @@ def test_smoke_takes_a_tiny_model_that_sees_and_hears(tmp_path, name):
     text = f'name = "a"\npolicy = {{ model = "{name}" }}\n[[tasks]]\nid = "audio/sounds"\n'
     (tmp_path / "a.toml").write_text(text + '[[stages]]\nkind = "rl"\nsteps = 4\n')
     found = smoke(load_config(tmp_path / "a.toml"))
-    assert found.policy.model == "tiny:qwen2_5_omni" and found.policy.max_pixels and not hears(name)
+    assert found.policy.model == "tiny:qwen2_5_omni" and found.policy.max_pixels

@@ -9,6 +9,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import AutoProcessor, Qwen2AudioForConditionalGeneration
 
 import recordings
@@ -19,14 +20,15 @@ from mmrl.api.media.sounds import SoundClip, Waveform
 from mmrl.api.types import Prompt, user_message
 from mmrl.config.load import load_config
 from mmrl.config.sections import PolicyConfig
-from mmrl.policies.names import hears
+from mmrl.policies.names import tiny_that_hears
 from mmrl.policies.vlm import tiny
 from mmrl.policies.vlm.loading import auto_class
+from mmrl.policies.vlm.published import save_model
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.rollout.generate.local import LocalGenerator
 from mmrl.rollout.generate.sampling import SamplingParams
-from mmrl.train.checks.compute import check_sampler
 from mmrl.train.smoke import smoke
+from mmrl.train.update.pack_conversations import pack
 
 TINY = "tiny:qwen2_audio:hidden=32,layers=2"
 UNUSED = ["model.audio_tower.embed_positions.weight"]
@@ -154,10 +156,13 @@ def test_the_shortest_sound_has_two_tokens(vlm):
 
 def test_a_checkpoint_learns_and_is_loaded_by_transformers(tmp_path):
     model, processor = tiny.build("qwen2_audio", hidden=32, spread=0.1)
-    model.save_pretrained(tmp_path)
+    save_model(model, tmp_path)
     processor.save_pretrained(tmp_path)
     VLM.check(PolicyConfig(model=str(tmp_path)))
-    assert auto_class(str(tmp_path), False) is Qwen2AudioForConditionalGeneration and hears(str(tmp_path))
+    assert auto_class(str(tmp_path), False) is Qwen2AudioForConditionalGeneration
+    assert tiny_that_hears(str(tmp_path)) == "tiny:qwen2_audio"
+    names = {"language_model.model.layers.1.mlp.up_proj.weight", "language_model.lm_head.weight", "audio_tower.conv1.weight"}
+    assert names < load_file(tmp_path / "model.safetensors").keys(), "they are those of the published checkpoint"
     vlm, again = VLM(PolicyConfig(model=str(tmp_path))), AutoProcessor.from_pretrained(tmp_path)
     given = published(vlm, prompt(1, noise(1)))
     assert type(again) is type(processor) and again.chat_template == processor.chat_template
@@ -196,11 +201,15 @@ def test_a_folder_without_ears_or_template_is_refused(tmp_path):
 
 
 def test_smoke_takes_a_tiny_model_that_hears(tmp_path):
-    assert hears("Qwen/Qwen2-Audio-7B-Instruct") and hears(TINY) and not hears("Qwen/Qwen2.5-VL-3B-Instruct")
-    assert not hears("tiny:qwen2_vl") and not hears(str(tmp_path))
+    assert not tiny_that_hears("Qwen/Qwen2.5-VL-3B-Instruct") and not tiny_that_hears(str(tmp_path))
     text = 'name = "a"\npolicy = { model = "Qwen/Qwen2-Audio-7B-Instruct" }\n[[tasks]]\nid = "audio/sounds"\n'
     (tmp_path / "a.toml").write_text(text + '[[stages]]\nkind = "rl"\nsteps = 4\n')
     config = load_config(tmp_path / "a.toml")
     assert smoke(config).policy.model == "tiny:qwen2_audio" and smoke(config).policy.max_pixels is None
-    with pytest.raises(UserError, match=r'compute.sampler = "vllm" isn\'t given sounds yet: use "local"'):
-        check_sampler(load_config(tmp_path / "a.toml", ['compute.sampler="vllm"']), False)
+
+
+@pytest.mark.parametrize("sounds", [0, 1])
+def test_its_projector_is_reached_by_sounds(vlm, sounds):
+    rollouts = cases.rollouts(vlm, [prompt(1, *[noise(1)] * sounds)], group=1)
+    batch = pack(rollouts, cases.credit(1.0), vlm, shared_prefix=True, budget=10_000)
+    assert (batch.looks, batch.hears) == (bool(sounds), bool(sounds))

@@ -14,7 +14,7 @@ from mmrl.api.errors import UserError
 from mmrl.compute.teams import Team
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.vlm import sharable, slices
-from mmrl.policies.vlm.sharable import QWEN, SHARABLE, check_sharable
+from mmrl.policies.vlm.sharable import OMNI, QWEN, SHARABLE, check_sharable
 from mmrl.registry import plugins
 from mmrl.train.checks.compute import check_sequence_parallel
 from mmrl.train.checks.run_file import check_model
@@ -38,7 +38,12 @@ MORE = [
 ]
 OTHERS = [
     {"family": family, "team": 2, "sharded": bool(number % 2)}
-    for number, family in enumerate((*sorted(set(SHARABLE) - set(QWEN)), "internvl3_5", "pixtral"))
+    for number, family in enumerate((*sorted(set(SHARABLE) - set(QWEN) - set(OMNI)), "internvl3_5", "pixtral"))
+]
+HEARING = [
+    {"family": family.removesuffix("_thinker"), "team": 2, "sharded": sharded, "sounds": [0.4, 1.3, 0], "budget": 500}
+    for family in OMNI
+    for sharded in (False, True)
 ]
 FOUR = [
     {"family": "qwen2_5_vl", "team": 4, "sharded": True},  # two heads of keys
@@ -86,6 +91,14 @@ def test_two_ranks_in_all_ways(tmp_path):
 @pytest.mark.timeout(1200)
 def test_two_ranks_with_other_families(tmp_path):
     assert compared(tmp_path, 2, OTHERS) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive  # minutes; other ways are among CI's tests
+@pytest.mark.timeout(1200)
+def test_two_ranks_that_see_and_hear(tmp_path):
+    """Each rank hears all sounds, and a short one is beside a longer one."""
+    assert compared(tmp_path, 2, HEARING) == {}
 
 
 @pytest.mark.slow

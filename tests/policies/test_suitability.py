@@ -117,7 +117,7 @@ OTHERS = {
     **{kind: f"it is a {kind} model, {BOTH}" for kind in ("t5", "florence2", "pix2struct", "blip")},
     **{kind: f"it is a {kind} model, which {NONE}" for kind in ("vit", "clip")},
     "Gr00tN1d7": 'it is a GR00T, which is a policy of its own: set policy.kind = "gr00t"',
-    **{kind: f'it is a {kind}, which is a policy of its own: set policy.kind = "{kind}"' for kind in ("pi0", "pi05")},
+    **{kind: f'it is a {kind}, which is a policy of its own: set policy.kind = "{kind}"' for kind in ("pi0", "pi05", "pi0_fast")},
     **{
         kind: f"transformers has no {kind} model that takes pictures and text and writes text: choose another model"
         for kind in ("mistral4", "evolla")
@@ -137,6 +137,7 @@ def test_another_kind_of_model(tmp_path, unread, kind):
     [
         ({}, f": its config.json names no model_type: {loading.MODEL_CURE}"),
         ({"type": "smolvla"}, ': it is a SmolVLA, which is a policy of its own: set policy.kind = "smolvla"'),
+        ({"type": "diffusion"}, ': it is a Diffusion Policy, which is a policy of its own: set policy.kind = "diffusion"'),
         ({"type": "act"}, ": it is a policy of LeRobot ('act'), which can't be loaded here: choose another model"),
         ({"_class_name": "UNet2DModel"}, ": it is 'UNet2DModel', part of a diffusion pipeline, which "
          "writes no text: choose another model"),

@@ -9,6 +9,7 @@ import transformers as hf
 from PIL import Image
 from transformers.video_utils import VideoMetadata
 
+from coded_families import apertus1p5, chameleon, emu3
 from later_families import CLASSES, QWEN_MARKS, SIZE, lacking, molmo2
 from mmrl.api.errors import UserError
 from mmrl.api.media.clips import VideoFrames
@@ -214,15 +215,77 @@ def minimax_m3_vl():
     return hf.MiniMaxM3SparseForConditionalGeneration(config), processor
 
 
+def inkling():
+    """Its class leaves out the logits of rows of its embeddings that have no token."""
+    marks = ["<|unused_200054|>", "<|unused_200053|>", "<|content_image|>", "<|content_audio_input|>"]
+    tokenizer = make_tokenizer(special=marks, named={})
+    heads = {"head_dim": 8, "swa_num_attention_heads": 4, "swa_num_key_value_heads": 2, "swa_head_dim": 8, "d_rel": 4}
+    experts = {"moe_intermediate_size": 32, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_shared_experts": 1}
+    layers = {"mlp_layer_types": ["dense", "sparse"], "local_layer_ids": [0], "sliding_window_size": 16, "rel_extent": 64}
+    config = hf.InklingConfig(
+        text_config=text("inkling_text", tokenizer, 32, 2, **heads, **experts, **layers)
+        | {"unpadded_vocab_size": len(tokenizer)},
+        audio_config={"n_mel_bins": 8, "mel_vocab_size": 8},
+        vision_config={"patch_size": 40, "hidden_size": 32, "n_layers": 2, "num_attention_heads": 4},
+        **ids(tokenizer, image_token_id=marks[0], audio_token_id=marks[1], image_bos_token_id=marks[2]),
+        **ids(tokenizer, audio_bos_token_id=marks[3]),
+    )
+    parts = (hf.InklingFeatureExtractor(), hf.InklingImageProcessor(), tokenizer)
+    return hf.InklingForConditionalGeneration(config), hf.InklingProcessor(*parts, chat_template=template(marks[0]))
+
+
+def sam(side, **more):
+    """A vision tower like that of Segment Anything."""
+    sizes = {"hidden_size": 32, "output_channels": 16, "num_hidden_layers": 1, "num_attention_heads": 4, "mlp_dim": 64}
+    sizes |= {"image_size": side, "patch_size": 16, "window_size": 4, "global_attn_indexes": [], "initializer_range": 0.02}
+    return sizes | more
+
+
+def pp_chart2table():
+    """GOT-OCR 2.0's model with another processor."""
+    tokenizer = make_tokenizer(named={"image_token": "<imgpad>"}, special=["<img>", "</img>"])
+    config = hf.PPChart2TableConfig(
+        text_config=text("qwen2", tokenizer, 32, 2),
+        vision_config=sam(64),
+        image_seq_length=1,
+        **ids(tokenizer, image_token_index="<imgpad>"),
+    )
+    images = hf.PPChart2TableImageProcessor(size={"height": 64, "width": 64})
+    processor = hf.PPChart2TableProcessor(images, tokenizer, chat_template=template("<img><imgpad></img>"))
+    return hf.GotOcr2ForConditionalGeneration(config), processor
+
+
+def deepseek_ocr2():
+    """A tower whose queries see what is before them; its processor knows one size without tiles."""
+    tokenizer = make_tokenizer(named={"image_token": "<image>"})
+    experts = {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_shared_experts": 1, "moe_intermediate_size": 32}
+    kinds = {"mlp_layer_types": ["dense", "sparse"]}
+    encoder = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4}
+    config = hf.DeepseekOcr2Config(
+        text_config=text("deepseek_ocr2_text", tokenizer, 32, 2, **experts, **kinds) | {"num_key_value_heads": 4},
+        vision_config={
+            "sam_config": sam(768, window_size=8, downsample_channels=[24, 32]),
+            "encoder_config": encoder | {"num_key_value_heads": 4, "vocab_size": 8},
+        },
+        **ids(tokenizer, image_token_id="<image>"),
+    )
+    images = hf.DeepseekOcr2ImageProcessor(size={"height": 768, "width": 768})
+    return hf.DeepseekOcr2ForConditionalGeneration(config), hf.DeepseekOcr2Processor(
+        images, tokenizer, chat_template=template("<image>")
+    )
+
+
 MOST = (hunyuan_vl, qwen4_exp, video_llama_3, cosmos3_omni, hyperclovax_vision_v2, cohere_compass, nemotron_h_omni, minimax_m3_vl)
+MOST += (chameleon, emu3, inkling, pp_chart2table, deepseek_ocr2)
 LATER = [pytest.param(build, marks=pytest.mark.slow) for build in MOST]
 NEW = [pytest.param(build, marks=[pytest.mark.slow, lacking(build)]) for build in CLASSES]
 ALONE = dict.fromkeys(
-    ("minimax_m3_vl", "mistral_large4", "hy_v4_vl"),
+    ("minimax_m3_vl", "mistral_large4", "hy_v4_vl", "dots3_note"),
     "each token attends to some keys, of which other completions would take places",
 )
+ALONE |= dict.fromkeys(("inkling_mm_model", "inkling2_loop", "chameleon"), "log-probabilities of a packed row differ")
 """Families whose completions have rows of their own -> why."""
-KNOWN = ("nemotron_h_omni", "molmo2", "minicpm_ocr")
+KNOWN = ("nemotron_h_omni", "molmo2", "minicpm_ocr", "apertus1p5", "chameleon", "emu3")
 """Families with an adapter, without a tiny checkpoint."""
 VIDEOS = (
     "cosmos3_edge",
@@ -237,6 +300,7 @@ VIDEOS = (
     "muse_spark",
     "molmo2",
     "minicpm_ocr",
+    "dots3_note",
 )
 
 
@@ -253,6 +317,14 @@ def test_a_class_that_nobody_looked_at_shares_its_prompt(build, tmp_path):
     notes = {r.name: r.note for r in report.results}
     assert ALONE.get(kind, "a group shares its prompt") in notes["a_group_shares_its_prompt"]
     assert ("not checked" not in notes["videos_equal_a_fresh_pass"]) == (kind in VIDEOS)
+
+
+@pytest.mark.parametrize("build", [chameleon, emu3, pytest.param(apertus1p5, marks=lacking(apertus1p5))])
+def test_pictures_that_are_ids_are_no_answers(build):
+    model, processor = build()
+    signs = ("IMGIMG", "<|visual token", "<|audio token")
+    codes = {i for token, i in processor.tokenizer.get_vocab().items() if token.startswith(signs)}
+    assert codes and codes <= {*class_of(model.config.model_type)(model, processor).banned_ids()}
 
 
 @pytest.mark.slow

@@ -64,14 +64,24 @@ def test_pictures_that_can_not_be_told_apart_are_refused(llava):
     tiles = [item(pixel_values=torch.ones(count, 3, 2, 2)) for count in (1, 2)]
     for ids, items in (([7, 7, 7, 7], tiles), ([7, 7, 7], [tiles[0]] * 2), ([7] * 6, [tiles[0]] * 2)):
         with pytest.raises(
-            UserError, match=r"can't serve a llava model: the images of a prompt can't be told apart: use \"local\""
+            UserError, match=r"can't serve a llava model: the pictures of a prompt can't be told apart: use \"local\""
         ):
             places(handed(llava), ids, "image", items)
 
 
+def test_sounds_are_told_apart_by_what_is_between_them(llava):
+    llava.model.config.audio_token_id = 6
+    made, sounds = handed(llava), [item(audio_feature_lengths=torch.tensor([n])) for n in (8, 4)]
+    assert places(made, [1, 6, 6, 2, 1, 6, 2], "audio", sounds) == [(1, [True, True]), (5, [True])]
+    with pytest.raises(UserError, match="the sounds of a prompt can't be told apart: use"):
+        places(made, [1, 6, 6, 6, 2], "audio", sounds)
+    with pytest.raises(UserError, match="its class in vLLM can't be given a sound: use"):
+        places(made, [1, 6, 2], "audio", [])
+
+
 def test_what_vllm_has_no_room_for_is_refused(llava):
     tile = item(pixel_values=torch.ones(1, 3, 2, 2))
-    with pytest.raises(UserError, match=r"its class in vLLM reads 1 image a prompt, and here are 2: use"):
+    with pytest.raises(UserError, match=r"its class in vLLM reads 1 picture a prompt, and here are 2: use"):
         places(handed(llava, image=1), [7, 1, 7], "image", [tile] * 2)
     with pytest.raises(UserError, match=r"its class in vLLM can't be given a video: use"):
         places(handed(llava), [8, 8], "video", [])

@@ -3,6 +3,7 @@
 import base64
 import html
 import io
+import math
 import re
 from dataclasses import replace
 
@@ -22,6 +23,7 @@ from mmrl.run_folder.webp import decode_webp
 from mmrl.run_folder.writer import RunFolder
 from mmrl.ui.report import episodes as shown_episodes
 from mmrl.ui.report import evaluations
+from mmrl.ui.report.charts import evaluation_card
 from pages import assert_self_contained, page_of
 
 EVIL = "</figcaption><script>alert(1)</script>\" onload='x'"
@@ -55,7 +57,8 @@ def rows(*rollouts, limit=4, temperature=0.0):
     return list(watched.rows)
 
 
-def figure(task="robotics/pick", value=0.5, n=64, temperature=0.0, metric="accuracy", at_end=None, acts=True, **more):
+def figure(task="robotics/pick", value=0.5, n=64, temperature=0.0, metric=None, at_end=None, acts=True, **more):
+    metric = metric or ("success" if acts else "accuracy")
     low, high = wilson(value * n, n)
     end = value if at_end is None else at_end
     extra = (
@@ -237,7 +240,7 @@ def test_the_table_has_every_task_the_best_first_with_intervals(run):
         for task, value in (("a", 0.125), ("b", 0.5), ("c", 0.25)):
             run.evaluation(step, "rl", figure(task, value + gain, at_end=value))
     head, *body = table(run)
-    assert head == ["Task", "0%  100%", "Accuracy, at any time", "At the end", "Steps", "Return", "n"]
+    assert head == ["Task", "0%  100%", "Success rate, at any time", "At the end", "Steps", "Return", "n"]
     assert [row[0] for row in body] == ["b", "c", "a"]
     low, high = (f"{100 * bound:.1f}%" for bound in wilson(48, 64))
     assert body[0][2].split() == ["75.0%", low, "to", high]
@@ -251,15 +254,33 @@ def test_the_table_has_every_task_the_best_first_with_intervals(run):
 def test_success_at_any_time_has_a_column_where_it_is_not_the_metric(run):
     run.evaluation(0, "rl", figure("a", 0.5, extra={"episode/success": 0.75, "episode/success_at_end": 0.5}, intervals={}))
     head, row = table(run)
-    assert head[2:] == ["Accuracy", "At any time", "At the end", "n"] and row[3:5] == ["75.0%", "50.0%"]
+    assert head[2:] == ["Success rate", "At any time", "At the end", "n"] and row[3:5] == ["75.0%", "50.0%"]
 
 
 def test_tasks_that_were_asked_otherwise_or_scored_otherwise_say_so(run):
     run.evaluation(0, "rl", figure("a", 0.5))
     run.evaluation(0, "rl", figure("b", 0.25, temperature=0.7, samples=4, metric="robotics/quick"))
     head, first, second = table(run)
-    assert head[:3] == ["Task", "Metric", "Sampling"] and first[:3] == ["a", "accuracy", "greedy"]
+    assert head[:3] == ["Task", "Metric", "Sampling"] and first[:3] == ["a", "success", "greedy"]
     assert second[:3] == ["b", "robotics/quick", "sampled at temperature 0.7, 4 times each"]
+
+
+def test_a_run_that_an_older_version_began_has_one_row_and_one_line(run):
+    run.metrics(1, "rl", {"reward/mean": 0.5})
+    run.evaluation(0, "rl", figure("a", 0.25, metric="accuracy"))
+    run.evaluation(10, "rl", figure("a", 0.75))
+    head, *body = table(run)
+    assert head[2] == "Success rate, at any time" and [row[0] for row in body] == ["a"] and "75.0%" in body[0][2]
+    assert 'class="before"' in shown_table(run)
+    card = evaluation_card(read_run(run.path).evals, [])
+    assert card.count('<path class="line') == 1 and "75.0%" in card and "a success (test)" in card
+
+
+def test_a_figure_that_is_no_number_is_told_beside_the_chart(run):
+    for step, value in ((0, 0.25), (10, 0.75), (20, math.nan)):
+        run.evaluation(step, "rl", {**figure("a", 0.25), "value": value})
+    card = evaluation_card(read_run(run.path).evals, [])
+    assert "1 value is not a number" in card and "75.0%" in card
 
 
 def test_one_task_of_words_has_a_card_and_no_table(run):
@@ -279,9 +300,10 @@ def test_many_tasks_have_the_table_in_place_of_cards(run):
 
 
 def test_figures_of_older_runs_are_shown_as_they_are(run):
-    """Without samples, temperature, intervals and videos; rollouts as strips."""
-    old = {k: v for k, v in figure().items() if k not in ("samples", "temperature", "intervals")}
+    """Without samples, temperature, intervals and videos, and success by its old name; rollouts as strips."""
+    old = {k: v for k, v in figure(metric="accuracy").items() if k not in ("samples", "temperature", "intervals")}
     run.evaluation(0, "rl", old)
+    assert table(run)[0][2] == "Accuracy, at any time" and "50.0%" in table(run)[1][2]
     row = rollout_row(rollout(1, True), Score(1.0), 0.5)
     text = row["messages"][0]["content"][1]
     strip = {"type": "image", "image": Image.new("RGB", (128, 16))}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import transformers as hf
 
+from coded_families import apertus1p5
 from mmrl.policies.vlm import tiny
 from mmrl.policies.vlm.tiny.checkpoint import eye, text
 from mmrl.policies.vlm.tiny.tokens import ids, make_tokenizer, rows, template
@@ -113,6 +114,57 @@ def minicpm_ocr():
     return hf.MiniCPMOcrForConditionalGeneration(config), hf.MiniCPMOcrProcessor(*parts, chat_template=layout)
 
 
+def dots3_note():
+    """Windows, full attention, and keys that an index chooses; sounds aren't shown to it here."""
+    marks = ["<|imgpad|>", "<|video_pad|>", "<|audio_comp_pad|>"]
+    tokenizer = make_tokenizer(special=marks, named={})
+    latent = {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_nope_head_dim": 8, "v_head_dim": 8, "head_dim": 16}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 4}
+    chosen = {"index_n_heads": 16, "index_head_dim": 8, "index_topk": 16, "qk_rope_head_dim": 8}
+    experts = {"moe_intermediate_size": 32, "n_routed_experts": 4, "num_experts_per_tok": 2}
+    experts["shared_experts_intermediate_size"] = 32
+    windows = {"layer_types": ["indexed_attention", "sliding_attention", "full_attention", "sliding_attention"]}
+    windows |= {"sliding_window": 16, **{f"swa_{name}": value for name, value in {**latent, **heads}.items()}}
+    config = hf.Dots3NoteConfig(
+        text_config=text("dots3_note_text", tokenizer, 32, 4, **latent, **chosen, **experts, **windows) | heads,
+        vision_config={
+            "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "adapter_in_dim": 32,
+            "adapter_out_dim": 32, "mlp_layer_types": ["dense", "dense"],
+        },
+        audio_config={
+            "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "feature_size": 16,
+            "downsample_hidden_size": 8, "adapter_input_size": 32, "adapter_out_dim": 32,
+        },
+        **ids(tokenizer, image_token_id=marks[0], video_token_id=marks[1], audio_token_id=marks[2]),
+    )  # fmt: skip
+    still = {"size": SIZE, "temporal_patch_size": 1}
+    parts = (hf.Qwen2VLImageProcessor(**still), tokenizer, hf.Qwen3VLVideoProcessor(**still, patch_size=14))
+    sounds = hf.Dots3NoteFeatureExtractor(feature_size=16)
+    processor = hf.Dots3NoteProcessor(*parts, sounds, chat_template=template(*marks[:2]))
+    return hf.Dots3NoteForConditionalGeneration(config), processor
+
+
+def inkling2_loop():
+    """Layers that a pass goes through twice; attention counts tokens by their place in the row."""
+    tokenizer = make_tokenizer(named={"image_token": "<|unused_200054|>"})
+    heads = {"head_dim": 8, "swa_num_attention_heads": 4, "swa_num_key_value_heads": 2, "swa_head_dim": 8, "d_rel": 4}
+    experts = {"moe_intermediate_size": 32, "n_routed_experts": 4, "num_experts_per_tok": 2}
+    loop = {"loop_layer_index_start": 1, "loop_layer_index_end": 2, "loop_num_passes": 2, "loop_gate_rank": 4}
+    kinds = ["hybrid_sliding", "hybrid", "hybrid_sliding"]
+    windows = {"sliding_window_size": 16, "rel_extent": 64, "n_layers_per_attn_res_block": 1, "layer_types": kinds}
+    config = hf.Inkling2LoopConfig(
+        text_config=text("inkling2_loop_text", tokenizer, 32, 3, **heads, **experts, **loop, **windows)
+        | {"unpadded_vocab_size": len(tokenizer)},
+        vision_config={
+            "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "patch_size": 20, "posemb_grid_size": 4,
+            "projection_hidden_dim": 64, "text_hidden_size": 32,
+        },
+        **ids(tokenizer, image_token_id="<|unused_200054|>"),
+    )  # fmt: skip
+    processor = hf.Inkling2Processor(hf.Inkling2ImageProcessor(), tokenizer, chat_template=template("<|unused_200054|>"))
+    return hf.Inkling2LoopForConditionalGeneration(config), processor
+
+
 def molmo2():
     """All pictures see each other. As in published checkpoints its placeholders have embeddings and no outputs."""
     tokenizer = make_tokenizer(named={"image_token": "<|image|>", "video_token": "<|video|>"})
@@ -147,6 +199,9 @@ CLASSES = {
     hy_v4_vl: "HYV4VL",
     muse_spark: "MuseSpark",
     molmo2: "Molmo2",
+    dots3_note: "Dots3Note",
+    inkling2_loop: "Inkling2Loop",
+    apertus1p5: "Apertus1p5",
 }
 """Families that not all accepted versions of transformers have -> the name of their classes."""
 

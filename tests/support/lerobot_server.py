@@ -12,7 +12,8 @@ import os
 import sys
 import traceback
 
-USED = ("factory", "groot.modeling_groot", "pi0.modeling_pi0", "pi05.modeling_pi05", "smolvla.modeling_smolvla")
+USED = ("factory", "groot.modeling_groot", "pi0.modeling_pi0", "pi05.modeling_pi05")
+USED += ("pi0_fast.modeling_pi0_fast", "smolvla.modeling_smolvla", "diffusion.modeling_diffusion")
 
 
 def call(script: str, function: str, *arguments: str) -> str:

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 WIDTH, LAYERS = 32, 2
 
 
-def shrink(module):
+def shrink(module, vocabulary=512):
     """LeRobot's configurations know the published sizes alone."""
     sizes = {"gemma_2b": (WIDTH, 3 * WIDTH), "gemma_300m": (WIDTH // 2, 2 * WIDTH)}
 
@@ -23,17 +23,18 @@ def shrink(module):
         width, inner = sizes[variant]
         return module.GemmaConfig(width=width, depth=LAYERS, mlp_dim=inner, num_heads=8, num_kv_heads=1, head_dim=WIDTH // 4)
 
-    whole, expert = module.PaliGemmaForConditionalGenerationWithPiGemma, module.PiGemmaForCausalLM
+    whole, expert = module.PaliGemmaForConditionalGenerationWithPiGemma, getattr(module, "PiGemmaForCausalLM", None)
 
     def small_whole(config):
         eye = config.vision_config
         eye.hidden_size, eye.intermediate_size, eye.num_hidden_layers, eye.num_attention_heads = WIDTH, 2 * WIDTH, LAYERS, 16
         eye.projection_dim = config.projection_dim = WIDTH
-        config.text_config.vocab_size = config.image_token_index = 512
+        eye.image_size = 56  # pi0-FAST's class leaves it
+        config.text_config.vocab_size = config.image_token_index = vocabulary
         return whole(config=config)
 
     def small_expert(config):
-        config.vocab_size = 512
+        config.vocab_size = vocabulary
         return expert(config=config)
 
     module.get_gemma_config = gemma

@@ -56,10 +56,11 @@ def shown():
     return Observation(images=images, state=state, instructions=["pick up the red cube", "push it", "x"])
 
 
-def prepare(folder, modes):
-    """What the script reads, and a tokenizer that puts a token at a text's beginning by itself, as PaliGemma's does."""
+def prepare(folder, modes, tokenizer=None, more=None):
+    """What the script reads, and a tokenizer that puts a token at a text's beginning by itself, as PaliGemma's does. more:
+    tensors for the script."""
     folder.mkdir(parents=True, exist_ok=True)
-    tokenizer = make_tokenizer()
+    tokenizer = tokenizer or make_tokenizer()
     tokenizer.bos_token = "<|im_start|>"
     first = [(tokenizer.bos_token, tokenizer.bos_token_id)]
     tokenizer._tokenizer.post_processor = TemplateProcessing(single=f"{tokenizer.bos_token} $A", special_tokens=first)
@@ -67,10 +68,10 @@ def prepare(folder, modes):
     seen = shown()
     inputs = {f"observation.images.{name}": image.permute(0, 3, 1, 2) / 255 for name, image in seen.images.items()}
     inputs |= {"observation.state": seen.state, "noise": torch.randn(3, 5, 32, generator=torch.Generator().manual_seed(5))}
-    save_file({name: tensor.contiguous() for name, tensor in inputs.items()}, folder / "inputs.safetensors")
+    save_file({name: tensor.contiguous() for name, tensor in (inputs | (more or {})).items()}, folder / "inputs.safetensors")
     cameras = [f"observation.images.{name}" for name in seen.images]
     asked = {"statistics": STATISTICS, "cameras": cameras, "state": 6, "dims": 3, "steps": 4, "tasks": seen.instructions}
-    asked |= {"tokens": 90, "modes": {"VISUAL": "IDENTITY", "STATE": modes[0], "ACTION": modes[1]}}
+    asked |= {"tokens": 90, "vocabulary": len(tokenizer), "modes": {"VISUAL": "IDENTITY", "STATE": modes[0], "ACTION": modes[1]}}
     (folder / "asked.json").write_text(json.dumps(asked))
 
 

@@ -10,6 +10,7 @@ import datetime
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from torch.distributed.tensor import DTensor
 
 import vlm_cases
 from mmrl.algorithms.loss import average
+from mmrl.api.media.sounds import Waveform
+from mmrl.api.types import Prompt
 from mmrl.compute import ranks
 from mmrl.compute.teams import Team
 from mmrl.config.sections import CriticConfig
@@ -57,13 +60,17 @@ def figures(
     budget: int = 400,
     small: bool = False,
     chunk: int = 0,
+    sounds: Sequence[float] = (),
 ) -> dict[str, torch.Tensor]:
     """Log-probabilities, entropies, values [N, T] and the gradients of a loss that reads all three; `kept`, the bytes that the
     largest forward pass of each rank keeps for the backward pass. Each rank has every n-th prompt. small: attention by blocks
-    of a few tokens. chunk: logits of so many tokens at a time."""
+    of a few tokens. chunk: logits of so many tokens at a time. sounds: seconds of the sound in each prompt, 0 for none."""
     policy = policy_of(family, way)
     before, vlm.LOGIT_CHUNK = vlm.LOGIT_CHUNK, chunk * len(policy.bias_V) or vlm.LOGIT_CHUNK
-    made = vlm_cases.rollouts(policy, [vlm_cases.prompt(k, n) for k, n in enumerate(pictures)], group=3)
+    prompts = [vlm_cases.prompt(k, n) for k, n in enumerate(pictures)]
+    for n, seconds in enumerate(sounds):
+        prompts[n] = with_sound(prompts[n], seconds, policy)
+    made = vlm_cases.rollouts(policy, prompts, group=3)
     own = [r if ranks.owns(r.group) else r.to_stub() for r in made]
     credit = Credit(advantages=torch.linspace(-1, 1, len(made)))
     critic = Critic(policy, CriticConfig(hidden_sizes=[8]), 0)
@@ -80,6 +87,15 @@ def figures(
         found = _passed(policy, critic, batch, checkpointed)
     vlm.LOGIT_CHUNK = before
     return found
+
+
+def with_sound(prompt: Prompt, seconds: float, policy: VLM) -> Prompt:
+    """A prompt that begins with a sound of so many seconds."""
+    rate = policy.reader.sound_limits.rate
+    tone_T = torch.linspace(0, 1, round(seconds * rate)).mul(3000).sin().numpy()
+    heard = [{"type": "audio", "audio": Waveform(samples_T=tone_T, rate=rate)}] if seconds else []
+    (message,) = prompt.messages
+    return replace(prompt, messages=[{**message, "content": [*heard, *message["content"]]}])
 
 
 class _Of:

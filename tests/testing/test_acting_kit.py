@@ -130,7 +130,12 @@ def test_verifiers_of_outcomes(verify, check, message):
     rows = [(task, task.prompts("train", 0)[0])]
     found = {r.name: r for r in check_verifier(VerifierSpec(id="dial/x", target="-:-"), rows, verify).results}
     assert not found[check].ok and message in found[check].message
-    assert set(found) == {"success_at_once_scores_highest", "failure_scores_lower", "same_outcome_same_score"}
+    assert set(found) == {
+        "success_at_once_scores_highest",
+        "failure_scores_lower",
+        "same_outcome_same_score",
+        "its_spec_says_that_it_judges_outcomes",
+    }
 
 
 def test_a_verifier_that_draws_is_found():

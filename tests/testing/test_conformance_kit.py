@@ -335,7 +335,7 @@ closed: list[int] = []
 
 def test_gold_is_played_to_its_end_where_an_answer_is_not_the_end() -> None:
     """A verifier of outcomes sees what came of the episode, and is held to that."""
-    spec = VerifierSpec(id="count/won", target="-:-")
+    spec = VerifierSpec(id="count/won", target="-:-", outcome=True)
     closed.clear()
     asked = [(Countdown(), p) for p in Countdown().prompts("train", 0)]
     cases = verifier_checks.check_gold(spec, lambda case: case.outcome["success"], asked)
@@ -343,6 +343,8 @@ def test_gold_is_played_to_its_end_where_an_answer_is_not_the_end() -> None:
     report = check_verifier(spec, asked, lambda case: case.outcome["success"])
     assert report.ok and report.results[0].name == "success_at_once_scores_highest"
     assert not check_verifier(spec, asked, lambda case: 0.5 * case.outcome["success"]).ok
+    told = failed(check_verifier(replace(spec, outcome=False), asked, lambda case: case.outcome["success"]))
+    assert list(told) == ["its_spec_says_that_it_judges_outcomes"] and "write outcome=True in its spec" in str(told)
     with pytest.raises(verifier_checks.CheckFailed, match="gives 0 to the gold completion 'down from 1'"):
         verifier_checks.check_gold(spec, lambda case: 1 - case.outcome["success"], asked)
 

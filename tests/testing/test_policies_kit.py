@@ -21,6 +21,7 @@ from mmrl.policies.vlm.known_families import class_of
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.rollout.generate.local import LocalGenerator
 from mmrl.testing import check_plugin, check_policy, policies
+from mmrl.testing.checks import CheckFailed
 
 TINY = "tiny:qwen3_5:hidden=32,layers=2"
 
@@ -65,6 +66,16 @@ def test_a_sampler_with_other_numbers_is_found(monkeypatch, more):
 
     monkeypatch.setattr(LocalGenerator, "_choose", shifted)
     assert failed() == {"samples_have_the_logprobs_of_an_update"}
+
+
+def test_a_projector_with_another_name_is_found(monkeypatch):
+    """It would count as language. Chameleon and others that have none pass: tests/policies/test_unheard_families.py."""
+    vlm = VLM(PolicyConfig(model="tiny:llava:hidden=32,layers=1"))
+    subject = policies.PolicySubject("llava", vlm, lambda name: vlm, 1e-4)
+    assert "projector" in policies.parts_can_be_named(subject)
+    monkeypatch.setattr("mmrl.config.parts._PROJECTOR", re.compile("own_name"))
+    with pytest.raises(CheckFailed, match="no weight belongs to projector: its modules have names"):
+        policies.parts_can_be_named(subject)
 
 
 def test_a_model_that_sees_no_pictures_is_found(monkeypatch):

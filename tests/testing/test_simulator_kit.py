@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
+import re
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -12,9 +14,11 @@ import torch
 
 from mmrl import SimulatorSpec, UserError
 from mmrl.api.simulators.noise import uniform
-from mmrl.api.simulators.types import ActionSpec, Observation, Transition
+from mmrl.api.simulators.types import ActionSpec, Observation, Simulation, Transition
+from mmrl.registry.plugins import registry
 from mmrl.testing import check_id, check_plugin
 from mmrl.testing import simulators as checks
+from mmrl.testing.attack import attacks_on
 from mmrl.testing.simulators import check_simulator
 
 SPEC = SimulatorSpec(
@@ -475,10 +479,14 @@ class Bare(Walk):
     def drift(self) -> torch.Tensor:
         return uniform(self.every, 2, self.steps)
 
+    snapshot = restore = render = expert = None
+
+
+class Forgetful(Bare):
     def snapshot(self, env_ids_n: torch.Tensor) -> Any:
         raise NotImplementedError
 
-    expert = render = restore = snapshot
+    restore = snapshot
 
 
 def test_only_what_is_promised_is_asked_for() -> None:
@@ -492,10 +500,48 @@ def test_only_what_is_promised_is_asked_for() -> None:
     }
     (note,) = (r.note for r in report.results if r.name == "render_gives_pictures")
     assert note == "skipped: its spec has no capability `render-cpu` or `render-gpu`"
-    promised = SimulatorSpec(
-        id="walk/bare", target="-:-", action=ActionSpec(dims=2), parts=("near",), capabilities=frozenset(("snapshot",))
+    promised = dataclasses.replace(spec, capabilities=frozenset(("snapshot",)))
+    assert "raised NotImplementedError" in failed(check_simulator(promised, Forgetful))["snapshots_come_back"]
+
+
+BARE = """
+    from mmrl import SimulatorSpec, hookimpl
+    from mmrl.api.simulators.types import ActionSpec
+    from test_simulator_kit_walk import Bare
+
+    class Sized(Bare):
+        def __init__(self, *, num_envs: int, device: str = "cpu", size: int = 8) -> None:
+            super().__init__(num_envs=num_envs, device=device)
+            self.pixels = range(size)
+
+    @hookimpl
+    def mmrl_simulators():
+        given = {"target": "mmrl_walk:Sized", "action": ActionSpec(dims=2), "parts": ("near",)}
+        return [SimulatorSpec(id="walk/bare", **given),
+                SimulatorSpec(id="walk/promised", capabilities=frozenset({"snapshot", "expert"}), **given)]
+"""
+
+
+def test_a_run_asks_for_the_methods_that_the_kit_asks_for(site: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "test_simulator_kit_walk", sys.modules[__name__])
+    site("mmrl-walk", {"mmrl_walk.py": BARE}, {"walk": "mmrl_walk"})
+    assert failed(check_id("walk/bare")[0]) == {}
+    assert (
+        registry().make_simulator(Simulation(simulator="walk/bare"), 2, "cpu").reset(torch.arange(2)).instructions == ["go"] * 2
     )
-    assert "raised NotImplementedError" in failed(check_simulator(promised, Bare))["snapshots_come_back"]
+    lacks = "`Sized` has no expert, restore, snapshot: a simulator has reset, step, close (and snapshot/restore with"
+    assert lacks in failed(check_id("walk/promised")[0])["methods_are_there"]
+    with pytest.raises(UserError, match=re.escape(f"simulator 'walk/promised': {lacks}")):
+        registry().make_simulator(Simulation(simulator="walk/promised"), 2, "cpu")
+
+
+def test_an_option_of_a_wrong_type_is_the_callers(site: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "test_simulator_kit_walk", sys.modules[__name__])
+    site("mmrl-walk", {"mmrl_walk.py": BARE}, {"walk": "mmrl_walk"})
+    with pytest.raises(UserError, match=re.escape("simulator 'walk/bare': size = 'big' must be a whole number")):
+        check_id("walk/bare", options={"size": "big"})
+    tried = [a for a in attacks_on("walk/bare")["options"]() if "size" in a.name and "text" in a.name]
+    assert tried and not any(a.fault for a in tried)
 
 
 def test_options_that_do_not_fit_are_the_callers(site: Callable[..., Any]) -> None:

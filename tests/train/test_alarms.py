@@ -152,11 +152,13 @@ def test_ten_steps_that_taught_nothing_say_why() -> None:
     assert step == 10
     assert text == (
         "10 steps in a row taught nothing: every completion of a prompt scored the same (reward 0.25 on average), and 75% were "
-        "cut off at their longest length (max_tokens): read the rollouts in the report; a warm start (an sft stage), an easier "
-        "task or other verifiers may help (limits.zero_std.warn = 0.95)"
+        "cut off at their longest length (max_tokens): read the rollouts in the report; if the reward is low, more tokens, a "
+        "warm start (an sft stage), an easier task or other verifiers may help, if it is high, harder prompts or "
+        "dynamic_sampling (limits.zero_std.warn = 0.95)"
     )
     ((_, short),) = feed(AlarmMonitor(LimitsConfig()), "zero_std_share", *[1.0] * 10, **{"length/truncated_share": 0.5})
     assert ": every completion of a prompt scored the same: read" in short, "no reward and few cut off: neither is mentioned"
+    assert "if the reward is low, a warm start" in short
 
 
 def test_nearly_nothing_taught_is_told_at_its_threshold() -> None:

@@ -18,12 +18,15 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 
 import runs
 from mmrl import Prompt, user_message
-from mmrl.config.load import load_config
+from mmrl.config.load import load_config, to_dict
 from mmrl.policies.load import make_policy
 from mmrl.policies.vlm import tiny
 from mmrl.rollout.generate.local import LocalGenerator
 from mmrl.rollout.generate.sampling import SamplingParams
+from mmrl.run_folder.reader import read_run
+from mmrl.run_folder.writer import RunFolder
 from mmrl.train.export import export_run
+from mmrl.train.export.card import Card
 from mmrl.ui.cli import main
 
 STAGE = {"kind": "sft", "steps": 2, "batch_size": 2, "learning_rate": 0.05}
@@ -118,6 +121,29 @@ def test_the_card_has_the_evaluation_and_what_was_trained_on(made, base, tmp_pat
     [result] = data.eval_results
     assert (result.dataset_name, result.dataset_split, result.metric_type) == ("toy/colour", "test", "accuracy")
     assert result.metric_value == pytest.approx(last["value"]) and result.metric_args["n"] == 4
+
+
+def test_the_card_of_a_run_that_an_older_version_began(tmp_path):
+    """Its success was called accuracy; and an interval may be unknown."""
+    folder = RunFolder.create(tmp_path / "run", to_dict(config := runs.toy_config(tmp_path)), 0)
+    known = {"task": "pick", "split": "test", "value": 0.25, "low": 0.125, "high": 0.5, "n": 8}
+    folder.evaluation(0, "rl", {**known, "metric": "accuracy"})
+    folder.evaluation(2, "rl", {**known, "metric": "success", "low": None, "high": None})
+    run = read_run(folder.path)
+    text = Card(run, config, 2, "transformers", "pick", "tiny:qwen2_5_vl").text()
+    assert "| pick | test | success | 0.250 (interval unknown) | 0.250 (0.125 to 0.500) | 8 |" in text
+    assert "type: success" in text and "n: 8" in text and "low:" not in text
+    asked = "Held-out prompts, one answer to each, greedy."
+    started = "Held-out starts, one episode from each, greedy."
+    for kind, tag, told in (
+        ("vlm", "image-text-to-text", asked),
+        ("reward", "image-text-to-text", asked),  # it writes nothing, and is no robot
+        ("vla", "robotics", started),
+        ("gone/kind", "robotics", started),
+    ):
+        of_kind = config.model_copy(update={"policy": config.policy.model_copy(update={"kind": kind})})
+        text = Card(run, of_kind, 2, "mmrl", "pick", "tiny:qwen2_5_vl").text()
+        assert f"pipeline_tag: {tag}" in text and told in text and f" {told.split()[1].rstrip(',')} |" in text
 
 
 @pytest.mark.parametrize("name", ["whole", "lora"])

@@ -185,7 +185,7 @@ CHECKPOINTED = {"train": {"gradient_checkpointing": True}}
     ("given", "named"),
     [
         ({}, [{"train.gradient_checkpointing"}]),
-        ({**CHECKPOINTED, "policy": {"max_pixels": 12_845_056}}, [{"policy.max_pixels"}, {"policy.lora", "policy.max_pixels"}]),
+        ({**CHECKPOINTED, "policy": {"max_pixels": 12_845_056}}, [{"policy.max_pixels"}, {"policy.lora"}]),
     ],
 )
 def test_what_to_change_makes_it_fit(given, named):
@@ -203,6 +203,19 @@ def test_what_to_change_makes_it_fit(given, named):
         assert then.fits, change.words
         assert (then.stages[0].peak, then.stages[0].step_s) == (change.bytes, change.step_s), change.words
     assert predict(config, GPUS["b200"]).changes == ()
+
+
+def test_where_neither_sampling_nor_learning_fits_one_device_is_advised():
+    policy = {"model": "Qwen/Qwen2.5-VL-7B-Instruct", "max_pixels": None, "lora": {"rank": 32}}
+    stage = {"kind": "rl", "steps": 1, "prompts_per_step": 16, "group_size": 8}
+    config = run_file(policy=policy, generate={"max_tokens": 512}, stages=[stage])
+    made = predict(config, GPUS["rtx-4090"])
+    assert not made.fits
+    whole = [set(change.settings) for change in made.changes]
+    assert {"generate.batch_size", "train.gradient_checkpointing", "train.micro_batch_tokens"} in whole
+    assert {"policy.lora", "generate.batch_size", "train.gradient_checkpointing"} in whole, "over 4 bits"
+    assert any("compute.learners" in keys for keys in whole)
+    assert len(whole) == len(set(map(frozenset, whole))), "one set of values for the same keys"
 
 
 def test_offload_does_not_pay_where_the_link_is_slow_beside_the_device():

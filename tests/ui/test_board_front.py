@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import mmrl.ui.board
+from mmrl.run_folder import figures
 from mmrl.ui.report import svg
 
 STATIC = Path(mmrl.ui.board.__file__).with_name("static")
@@ -24,7 +25,8 @@ needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="node is no
 def run(code: str, **given: object) -> object:
     """The value of an expression in node. given: names that it uses; modules are imported from the board."""
     names = "".join(f"const {name} = {json.dumps(value)};" for name, value in given.items())
-    imports = "".join(f'import * as {name} from "{(STATIC / name).as_uri()}.js";' for name in ("series", "numbers"))
+    modules = ("series", "numbers", "evaluations")
+    imports = "".join(f'import * as {name} from "{(STATIC / name).as_uri()}.js";' for name in modules)
     script = f"{imports}{names}console.log(JSON.stringify({code}))"
     done = subprocess.run(["node", "--input-type=module", "-e", script], capture_output=True, text=True, check=True)
     return json.loads(done.stdout)
@@ -36,6 +38,19 @@ def test_numbers_read_as_in_the_report():
     wanted = [[svg.number(v, unit) for unit in ("", "%", "s")] for v in values]
     assert run('values.map((v) => ["", "%", "s"].map((unit) => numbers.number(v, unit)))', values=values) == wanted
     assert run("numbers.number(null)") == svg.number(None)
+
+
+@needs_node
+@pytest.mark.parametrize(
+    ("metrics", "unit"), [(("accuracy",), "%"), (("success",), "%"), (("accuracy", "success"), "%"), (("success", "a/b"), "")]
+)
+def test_shares_are_drawn_as_shares_also_beside_those_of_older_runs(metrics, unit):
+    rows = {name: [{"step": 1, "task": "t", "split": "test", "metric": name, "value": 0.5}] for name in metrics}
+    store = "{put() {}, place: () => 0}"
+    chart = run(f"evaluations.evaluations(new Map(Object.entries(rows)), {store}, shares)", rows=rows, shares=[*figures.SHARES])
+    assert chart["unit"] == unit == figures.unit_of(*metrics)
+    apart = len({figures.line_of(row) for of_run in rows.values() for row in of_run}) > 1
+    assert chart["names"] == ([f"t {name} (test)" for name in metrics] if apart else ["t"]), "runs of one task share a line"
 
 
 @needs_node

@@ -16,6 +16,7 @@ from mmrl.api.statistics import mean_interval, wilson
 from mmrl.run_folder import files
 from mmrl.run_folder.reader import read_items, read_run
 from mmrl.run_folder.writer import RunFolder
+from mmrl.ui.board import sections
 from mmrl.ui.cli import main
 from runs import figure
 
@@ -123,6 +124,9 @@ def test_equal_graded_values_are_not_certain(mmrl, tmp_path):
         "unknown)",
     ]
     assert "0.500" in mmrl("runs/a", "runs/b", "runs/c")
+    a, b = tmp_path / "runs" / "a", tmp_path / "runs" / "b"
+    page = sections.compare("a", a, "b", b, ("last", "last"), ["a", "b"])
+    assert page.count("<small>interval unknown</small>") == 4 and "inf" not in page
 
 
 def test_two_runs_are_compared_prompt_by_prompt(mmrl, tmp_path):

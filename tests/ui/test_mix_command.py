@@ -130,6 +130,15 @@ def test_mix_json_holds_all_of_it(mix, tmp_path):
     assert tomllib.loads(data["recommended"]["toml"])["tasks"] == data["recommended"]["shares"]
 
 
+def test_the_noise_of_an_unknown_interval_is_unknown(mix, tmp_path):
+    assert "a mean is accurate to about ±0.035 (95%, 120 prompts)" in mix("--pilots", "3")[1]
+    for path in (tmp_path / "runs" / "two-mix").glob("*/summary.json"):
+        summary = json.loads(path.read_text())
+        summary["last"]["t/d"] |= {"low": None, "high": None}
+        path.write_text(json.dumps(summary))
+    assert "a mean has an unknown interval (95%, 120 prompts)" in mix("--pilots", "3")[1]
+
+
 def test_pilots_are_short_runs_in_a_folder_of_their_own(mix, tmp_path):
     mix("--pilots", "3", "--out", str(tmp_path / "else where"), "--set", "stages.1.group_size=4")
     assert sorted(p.name for p in (tmp_path / "else where").iterdir()) == ["mix.json", *(f"two-mix-0{i}" for i in (1, 2, 3))]

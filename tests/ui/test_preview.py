@@ -3,6 +3,7 @@
 import json
 import os
 import re
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
@@ -12,6 +13,7 @@ from mmrl import Overlay, Prompt, UserError, user_message
 from mmrl.ui.cli import main
 from mmrl.ui.report import contact_sheet as sheets
 from mmrl.ui.report.contact_sheet import CARD, GAP, HEADER, MARGIN, PICTURE, contact_sheet
+from mmrl.ui.report.image_marks import draw_marks
 from mmrl.ui.report.lettering import text_width, wrap
 from mmrl.ui.report.survey_charts import Bar, Figure
 
@@ -179,6 +181,33 @@ def test_text_and_answer_are_written():
     for title, subtitle in (("u", ""), ("t", "s")):
         assert contact_sheet([prompt(RED)], title, subtitle).tobytes() != plain.tobytes()
     assert contact_sheet([prompt(RED)], "t").tobytes() == plain.tobytes()
+
+
+def test_the_lines_of_an_id_stand_on_one_and_what_is_not_seen_is_written_as_a_code():
+    def sheet(id="a", text="?", answer="b"):
+        return contact_sheet([replace(prompt(RED, text=text, answer=answer), id=id)], "t").tobytes()
+
+    assert sheet(id="train/a\nb\tc") == sheet(id="train/a b c") != sheet(id="train/ab c")
+    assert sheet(id="a\u202eb") == sheet(id="a\\u202eb") != sheet(id="ab")
+    assert sheet(text="a\r\nb\x1b") == sheet(text="a\nb\\u001b")
+    assert sheet(answer="\x00") == sheet(answer="\\u0000")
+
+
+def test_the_lines_of_a_label_stand_on_one():
+    def drawn(label):
+        image = Image.new("RGB", (100, 100), BLACK)
+        draw_marks(image, [Overlay(kind="box", coordinates=(0.2, 0.5, 0.8, 0.9), label=label, source="true")])
+        return image.tobytes()
+
+    assert drawn("a\nb") == drawn("a b") != drawn("ab")
+
+
+@pytest.mark.parametrize("facts", [0, 2])
+def test_a_sheet_without_prompts_says_so(facts):
+    figures = [Figure(title="Widths", said="none")] * facts
+    empty = contact_sheet([], "t", facts=figures, odd=["it has no prompts"])
+    assert empty.width == 2 * MARGIN + max(1, facts) * (CARD + GAP) - GAP and empty.height >= HEADER + MARGIN + 2 * 22
+    assert empty.tobytes() != contact_sheet([], "t", facts=figures, odd=["it has none"]).tobytes()
 
 
 def test_facts_stand_below_the_prompts():

@@ -108,10 +108,12 @@ def test_evaluations_and_notes_are_written_as_they_are():
     show = log([rl(10)])
     show.evaluated(0, [FIGURE])
     show.evaluated(20, [replace(FIGURE, extra={"truncated_share": 0.25})])
+    show.evaluated(30, [replace(FIGURE, low=-math.inf, high=math.inf)])
     show.note("left out [bold]: a/b \x1b[2J")
     assert lines(show)[1:] == [
         "before any training  a/b  accuracy 0.750 (0.500 to 0.900, n=40)",
         "after 20 steps of the run  a/b  accuracy 0.750 (0.500 to 0.900, n=40, 25% cut off)",
+        "after 30 steps of the run  a/b  accuracy 0.750 (interval unknown, n=40)",
         "note: left out [bold]: a/b \\u001b[2J",
     ]
 
@@ -332,6 +334,7 @@ def test_a_terminal_gets_the_panel_and_no_lines_for_steps(tmp_path, monkeypatch)
 
 def test_a_rollout_without_a_score_or_of_gold_says_so():
     assert Sample.of_row({**ROW, "status": "finished", "score": {"value": None}}).outcome == "score failed"
+    assert Sample.of_row({**ROW, "status": "finished", "score": {"value": None, "status": "lost"}}).outcome == "episode lost"
     assert Sample.of_row({**ROW, "status": "finished", "source": "gold"}).outcome == "score 0.5, gold completion"
     assert Sample.of_row({"step": 3}).asked == "", "whatever a row lacks"
 

@@ -21,6 +21,8 @@ from click.testing import CliRunner
 from mmrl import UserError, user_message
 from mmrl.run_folder import files, metrics
 from mmrl.run_folder.writer import ENDED, RunFolder
+from mmrl.ui.board import pages as board_pages
+from mmrl.ui.board.state import state
 from mmrl.ui.cli import main
 from mmrl.ui.report import cards, charts, gallery, svg, text
 from mmrl.ui.report.media_sources import EmbeddedMedia
@@ -259,7 +261,7 @@ def test_before_best_and_last_are_drawn_where_they_belong(run: RunFolder) -> Non
     assert '<span class="up">+30.0 points</span>' in html
     assert "stopped" in page.texts("span")
     assert "80.0% " in page.texts("p")
-    # the axis of an accuracy goes from 0 to 1 on every card
+    # the axis of a share goes from 0 to 1 on every card
     left = [style for tag, a in page.elements if tag == "u" and (style := a.get("style"))]
     assert left[:3] == [f"left:{100 * v:.1f}%" for v in (0.5, 0.9, 0.8)]
     bars = [style for tag, a in page.elements if tag == "i" and (style := a.get("style")) and "left" in style]
@@ -271,6 +273,33 @@ def test_before_best_and_last_are_drawn_where_they_belong(run: RunFolder) -> Non
     assert "harmonic mean " in page.texts("span")
     assert "0.625" in page.texts("b")
     assert "worst" not in html.split("Where the time went")[0].split("</style>")[-1]
+
+
+def test_the_list_sorts_by_what_is_shown_and_what_is_unknown_has_nothing_to_sort_by(run: RunFolder) -> None:
+    """A text among numbers, such as None, would make the board sort the column as text."""
+
+    def values() -> dict[str, str]:
+        row = board_pages.row(state("a", run.path))
+        return dict(re.findall('data-field="(eval|reward|left)"[^>]* data-value="(.*?)"', row))
+
+    unknown = dict.fromkeys(("value", "low", "high"))
+    run.evaluation(0, "rl", {"task": "t/a", "split": "test", "metric": "accuracy", **unknown, "n": 0})
+    assert values() == {"eval": "", "reward": "", "left": ""}
+    run.metrics(1, "rl", {"reward/mean": 0.5})
+    assert values()["reward"] == "0.5" and float(values()["left"]) == state("a", run.path).seconds
+
+
+@pytest.mark.parametrize(("metric", "axis"), [("accuracy", "100.0%"), ("success", "100.0%"), ("toy/sum", "0.612")])
+def test_a_share_is_shown_as_one_on_cards_charts_and_in_the_list(run: RunFolder, metric: str, axis: str) -> None:
+    figure_ = {"task": "t/a", "split": "test", "metric": metric, "value": 0.5, "low": 0.4, "high": 0.6, "n": 100}
+    run.evaluation(1, "rl", figure_ | {"extra": {}})
+    run.summary({"status": "finished", "last": {"t/a": figure_}})
+    html, row = write_report(run.path).read_text(), board_pages.row(state("a", run.path))
+    card = html.split('<article class="card result">')[1].split("</article>")[0]
+    assert f"<span>{axis}</span></li>" in card and f'<p class="hint">{metric}, 100 prompts' in card
+    shown = "50.0%" if axis == "100.0%" else "0.5"
+    assert f'<p class="figure">{shown} ' in card and f'<output title="latest value">{shown}</output>' in html
+    assert f"<b>{shown}</b><small>" in row
 
 
 @pytest.mark.parametrize(
@@ -536,7 +565,7 @@ def test_hostile_text_survives_every_escape() -> None:
     assert text.esc("a\x00b\u202ec\ud800\n\t") == "a\\u0000b\\u202ec\\ud800\n\t"
     assert text.esc({"k": ["é", 1]}) == "{&quot;k&quot;: [&quot;é&quot;, 1]}"
     cut = text.esc("a" * 20 + "b" * 20 + "c" * 20, limit=8)
-    assert cut == "aaaa<em>&nbsp;... 52 characters left out ...&nbsp;</em>cccc"
+    assert cut == "aaaa<em> ... 52 characters left out ... </em>cccc"
 
 
 def test_huge_completions_are_cut_and_the_page_stays_within_its_budget(run: RunFolder) -> None:
@@ -580,6 +609,13 @@ def test_a_report_of_the_longest_texts_can_be_mailed(run: RunFolder) -> None:
     assert path.stat().st_size < 10_000_000
     page = page_of(run)
     assert page.count("article", "group") > 7 * 4 and page.count("img") > 7 * 4
+
+
+@pytest.mark.parametrize("status", ["failed", "lost"])
+def test_what_has_no_score_says_whether_its_score_failed_or_its_episode_was_lost(run: RunFolder, status: str) -> None:
+    row = rollout("broken", value=None, advantage=None)
+    shown = cards.group_card([{**row, "score": {**row["score"], "status": status}}], EmbeddedMedia(run.path, 1000))
+    assert f'<div class="reward failed"><b>{status}</b></div>' in shown
 
 
 def test_a_group_shows_its_best_and_worst_and_counts_equals(run: RunFolder) -> None:

@@ -8,11 +8,12 @@ import pytest
 from click.testing import CliRunner
 from PIL import Image
 
+from mmrl import TaskSpec, VerifierSpec
 from mmrl.ui.cli import main
 from mmrl.ui.cli import preview as command
-from mmrl.ui.report.survey_charts import cards, figures
+from mmrl.ui.report.survey_charts import cards, figures, payments
 from mmrl.ui.report.text import esc
-from mmrl.ui.task_statistics import TaskStatistics
+from mmrl.ui.task_statistics import TaskStatistics, _number
 
 ODD = """
 from mmrl import Overlay, NoGold, Prompt, Task, TaskSpec, VerifierSpec, hookimpl, user_message
@@ -203,6 +204,21 @@ def test_hostile_text_stays_text(odd, tmp_path):
     assert len(page) < 500_000, "of 10 MB the middle is left out"
     assert not any("\x00" in line or "\u202e" in line for line in lines) and max(map(len, lines)) < 400
     assert not re.search(r'(?:src|href)="(?!data:)', page), "nothing leads elsewhere"
+
+
+def test_sums_of_rewards_are_drawn_by_what_was_scored():
+    """-1e6 to 1e6 is no scale: every bar would be half as long as the card."""
+    spec = VerifierSpec(id="a/sum", target="-:-", low=-1e6, high=1e6, graded=True)
+    for paid, lengths in (({"gold": [2.0], "empty": [0.0, 1.0]}, [1.0, 0.25]), ({"gold": [0.0]}, [0.0])):
+        [figure] = payments(
+            TaskStatistics(paid={"a/sum": paid}), TaskSpec(id="t/a", target="-:-", verifiers={"a/sum": 1.0}), {"a/sum": spec}
+        )
+        assert [bar.length for bar in figure.bars] == lengths
+        assert figure.hint == "Weight 1 in the reward; the evaluation metric."
+
+
+def test_answers_too_large_to_subtract_are_texts():
+    assert [_number(text) for text in ("1e308", "-1e308", "1e300", "2")] == [None, None, 1e300, 2.0]
 
 
 def test_numbers_are_binned(odd, tmp_path):

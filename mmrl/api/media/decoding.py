@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import math
 import os
+import struct
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -137,21 +138,44 @@ class Scaler:
         self._of = VideoReformatter()
 
     def __call__(self, frame: Any, width: int, height: int) -> np.ndarray:
-        """frame: of PyAV. Returns uint8 [height, width, 3]. It uses one thread, since several clips are decoded in parallel."""
-        scaled = self._of.reformat(frame, format="rgb24", width=width, height=height, interpolation="BICUBIC", threads=1)
+        """frame: of PyAV; what is transparent becomes white. Returns uint8 [height, width, 3]. It uses one thread, since several
+        clips are decoded in parallel."""
+        clear = any(component.is_alpha for component in frame.format.components)
+        kind = "rgba" if clear else "rgb24"
+        scaled = self._of.reformat(frame, format=kind, width=width, height=height, interpolation="BICUBIC", threads=1)
         made: np.ndarray = scaled.to_ndarray()
-        return made
+        return _on_white(made) if clear else made
+
+
+def _on_white(picture: np.ndarray) -> np.ndarray:
+    """uint8 [H, W, 4] -> [H, W, 3]"""
+    import numpy as np
+
+    alpha = picture[..., 3:].astype(np.uint16)
+    mixed = (picture[..., :3] * alpha + 255 * (255 - alpha) + 127) // 255
+    return mixed.astype(np.uint8)
 
 
 def _picture(path: str, scaler: Scaler, frame: Any, limits: VideoLimits, frames: int) -> np.ndarray:
     """The frame as upright RGB in the size that `limits` give."""
     import numpy as np
 
-    turns = round(frame.rotation / 90) % 4
+    turns, mirrored = _orientation(frame)
     width, height = limits.size(*((frame.height, frame.width) if turns % 2 else (frame.width, frame.height)), frames, path)
     if turns % 2:
         width, height = height, width
-    return np.ascontiguousarray(np.rot90(scaler(frame, width, height), turns))
+    picture = scaler(frame, width, height)
+    return np.ascontiguousarray(np.rot90(picture[:, ::-1] if mirrored else picture, turns))
+
+
+def _orientation(frame: Any) -> tuple[int, bool]:
+    """(quarter turns counter-clockwise, whether left and right are exchanged before them) that put a frame upright."""
+    matrix = frame.side_data.get("DISPLAYMATRIX")
+    if matrix is None:
+        return 0, False
+    a, b, _, c, d = struct.unpack_from("=5i", matrix)
+    mirrored = a * d - b * c < 0
+    return round(frame.rotation / 90 + 2 * mirrored) % 4, mirrored
 
 
 def cached_frames(clip: Clip | VideoFrames, limits: VideoLimits = NATIVE) -> VideoFrames:

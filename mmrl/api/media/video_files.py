@@ -108,11 +108,11 @@ def open_video(path: str) -> Iterator[tuple[Any, Any]]:
         raise UserError(f"video {path} is too large, {size:,} bytes: at most {MAX_BYTES:,}")
     try:
         with open(path, "rb") as file, av.open(file, options=options) as container:
-            if not container.streams.video:
+            stream: Any = container.streams.best("video")
+            if stream is None or stream.disposition & av.stream.Disposition.attached_pic:  # the cover of a sound file
                 raise UserError(
                     f"video {path} holds no pictures{', only sound' if container.streams.audio else ''}: leave it out"
                 )
-            stream = container.streams.video[0]
             if stream.codec_context is None:
                 raise UserError(f"video {path} is broken, or coded in a way that can't be read: encode it again as H.264")
             width, height = stream.codec_context.width, stream.codec_context.height

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 ActionKind = Literal[
     "click",
     "double-click",
+    "triple-click",
     "right-click",
+    "middle-click",
     "long-press",
     "hover",
     "drag",
@@ -43,8 +45,8 @@ class Action:
 
     kind: ActionKind
     at: Point | None = None
-    """The point of a click, a press or a hover, the start of a drag (by default where the pointer is), or the point of a scroll
-    (by default the middle of the screen)."""
+    """The point of a click, a press or a hover, the start of a drag (by default where the pointer is), the point of a scroll (by
+    default the middle of the screen), or of the field that is clicked before a text is typed (by default none)."""
     to: Point | None = None
     """The end of a drag."""
     text: str = ""

@@ -175,6 +175,9 @@ class TrajectoryData:
     """float32: the actions as the simulator was given them, of an episode that was played; it clips them to [-1, 1]."""
     corrected_T: torch.Tensor | None = None
     """bool: an expert acted in the policy's place, so `choices` are not what was done."""
+    tokens_T: torch.Tensor | None = None
+    """int64: number of tokens of each call, of a policy whose tokens say a whole chunk, such as FAST's. `logprobs_TKC` is then
+    [T, 1, C], and what is behind a call's last token means nothing. None: each action has C choices of its own."""
     bootstrap: float = 0.0
     """The critic's value of the last state; 0 if the episode isn't bootstrapped (stage key `critic.bootstrap`)."""
     step_s: float = 0.1
@@ -187,7 +190,7 @@ class TrajectoryData:
 
         plain = {
             name: value.cpu()
-            for name in ("logprobs_TKC", "valid_TK", "rewards_TK", "values_TU")
+            for name in ("logprobs_TKC", "valid_TK", "rewards_TK", "values_TU", "tokens_T")
             if (value := getattr(self, name)) is not None
         }
         nothing = torch.zeros(len(self.valid_TK), 0)
@@ -205,7 +208,7 @@ class TrajectoryData:
     @property
     def length(self) -> int:
         """Number of choices that were carried out."""
-        return int(self.valid_TK.sum()) * self.logprobs_TKC.shape[-1]
+        return int(self.valid_TK.sum()) * self.logprobs_TKC.shape[-1] if self.tokens_T is None else int(self.tokens_T.sum())
 
     @property
     def reward(self) -> float:

@@ -18,10 +18,10 @@ def open_splits(
 ) -> Splits:
     """`train` and `test` of a table and of `test_path`, or, without one, of the table divided by row numbers.
 
-    test_share: share of the rows in `test` of a table that is divided. name, revision: of a data set. Raises UserError for a
-    table without rows, and if none is left for `train`.
+    test_share: share of the rows in `test` of a table that is divided; 1 for a benchmark, which has no other split. name,
+    revision: of a data set. Raises UserError for a table without rows, and if none is left for `train`.
     """
-    train = read_rows(path, "train", name, revision)
+    train = read_rows(path, main_split(test_share), name, revision)
     if test_path is None:
         return divided(train, test_share)
     return undivided(train, read_rows(test_path, "test", name, revision))
@@ -33,6 +33,11 @@ def read_rows(path: str, split: str, name: str | None = None, revision: str | No
     if not len(rows):
         raise UserError(f"{display_path(rows.name)} has no rows: add some, or correct the path")
     return rows
+
+
+def main_split(test_share: float) -> str:
+    """The split of a data set whose rows are divided: `test` for a benchmark, all of whose rows are there."""
+    return "test" if test_share == 1 else "train"
 
 
 def own_test(path: str, train: DataTable) -> DataTable:
@@ -48,8 +53,10 @@ def undivided(train: DataTable, test: DataTable) -> Splits:
 
 
 def divided(rows: DataTable, test_share: float, key: Callable[[int], str] = str, what: str = "rows") -> Splits:
-    """One table as two splits. key: the text by which a row, by its number, is put into a split. what: what is divided, for the
-    message."""
+    """One table as two splits, or as `test` alone where `test_share` is 1. key: the text by which a row, by its number, is put
+    into a split. what: what is divided, for the message."""
+    if test_share == 1:
+        return {"test": rows}, {"test": range(len(rows))}
     parts = {"train": array("Q"), "test": array("Q")}  # 8 bytes a row
     shares = {"train": 1 - test_share, "test": test_share}
     for number in range(len(rows)):

@@ -6,6 +6,7 @@ continues.
 
 from __future__ import annotations
 
+import base64
 import codecs
 import io
 import json
@@ -19,8 +20,11 @@ from typing import Any, Generic, TextIO, TypeVar
 from mmrl.api.errors import UserError, display_path, shorten
 
 T = TypeVar("T")
-SPLITS = {"train": ("train", "training"), "test": ("test", "validation", "valid", "val", "dev")}
-"""Split of a task -> its possible names in data sets; the first that exists is used."""
+SPLITS = {"train": ("train", "training"), "test": ("testmini", "test", "validation", "valid", "val", "dev")}
+"""Split of a task -> its possible names in data sets; the first that exists is used. `testmini` is the part with answers of
+MathVista, MathVerse and WeMath."""
+SHORTEST = 64
+"""A shorter text is no picture in base64."""
 MAX_PATH = 4096
 """Largest number of characters of a path, Linux's limit."""
 MAX_LINE = 2**26
@@ -31,6 +35,10 @@ SLICE = 1000
 """Rows of a Parquet file that are converted at once."""
 SCANNED = 100
 """Rows of a data set that are read at once, of which each may hold images."""
+_ENCODED = re.compile(r"(?:data:image/[\w.+-]{1,40};base64,)?(?=/9j/|iVBORw0KGgo|R0lGOD|UklGR)")
+"""How a picture begins that is written as text, in base64: JPEG, PNG, GIF or WebP."""
+_COLUMN = re.compile(r"\{([^{}]+)\}")
+"""A column in a text for `fill_columns`."""
 _HUB = re.compile(r"\w[\w.-]{0,95}(/\w[\w.-]{0,95})?")
 """A data set's name on the Hub."""
 _FILES = (".txt", ".xlsx", ".arrow", ".zip", ".gz", ".tar", ".mp4", ".png", ".jpg")
@@ -154,16 +162,30 @@ IMAGE_COLUMNS = ("image", "images", "image_path", "image_paths")
 
 
 def resolve_image(path: str, image: Any, folder: str | None = None) -> Any:
-    """The image of a row: a path relative to `folder` or, by default, to the table's folder becomes a full path; any other value
-    is returned as it is. path: of the table. Raises ValueError for a path that is empty or too long."""
+    """The image of a row: a path relative to `folder` or, by default, to the table's folder becomes a full path; a picture in
+    base64 its bytes; any other value is returned as it is. path: of the table. Raises ValueError for a path that is empty or too
+    long, and for broken base64."""
     if not isinstance(image, str):
         return image
+    if len(image) > SHORTEST and (start := _ENCODED.match(image)):
+        return base64.b64decode(image[start.end() :], validate=True)
     if not image.strip():
         raise ValueError("the image has an empty path")
     if len(image) > MAX_PATH:
         raise ValueError(f"its path has {len(image):,} characters, {image[:40]!r} first: no file has such a name")
     base = Path(folder).expanduser() if folder else Path(str(path)).expanduser().parent
     return str(base / image)
+
+
+def fill_columns(text: str, row: Mapping[str, Any]) -> str:
+    """A text with what a row has in the columns that stand in braces: "{dataset}/{scene}.mp4". Raises KeyError for a column that
+    the row doesn't have."""
+    return _COLUMN.sub(lambda match: str(row[match[1]]), text)
+
+
+def columns_in(text: str) -> list[str]:
+    """The columns that stand in a text for `fill_columns`."""
+    return _COLUMN.findall(text)
 
 
 # -- formats ----------------------------------------------------------------------------------------------------------------
@@ -231,6 +253,7 @@ def _csv(path: Path) -> DataTable:
     """The offsets of rows are found now, rows are parsed on access."""
     import csv
 
+    csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE))  # a cell may hold a picture in base64
     delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
     starts, lines = array("Q"), array("Q")  # 16 bytes a row
     at = 0
@@ -281,7 +304,7 @@ def _parquet(path: Path) -> DataTable:
     try:
         table = datasets.Dataset.from_parquet(str(path), batch_size=SLICE)
     except Exception as error:
-        raise UserError(f"{display_path(path)} is no Parquet table: {shorten(error)[:200]}: save it again") from error
+        raise UserError(f"{display_path(path)} is no Parquet table ({shorten(error)[:200]}): save it again") from error
     return _table(str(path), table)
 
 

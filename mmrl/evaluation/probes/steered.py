@@ -31,10 +31,10 @@ class Steered(Probe):
             return Probed()
         steering = Steering(**self.settings.model_dump())
         items = asking.answers(label, "steered", steering=steering).items
-        figure = figure_of(label, asking.config.evaluate.split, asking.spec(label), asking.setup.metrics[label], items, {})
+        figure = figure_of(label, asking.config.evaluate.split, asking.spec(label), items, {})
         extra = {f"unsteered/{name}": value for name, value in (observer.figures() if observer else {}).items()}
         extra |= {"steered": figure.value} | {f"steered/{name}": value for name, value in steering.figures().items()}
-        intervals = {"steered": (figure.low, figure.high)}
+        intervals = {"steered": (figure.low, figure.high)} if math.isfinite(figure.high) else {}
         pairs = zip(plain.items, items, strict=True)
         both = [(a.value, b.value) for a, b in pairs if a.value is not None and b.value is not None]
         if both:

@@ -15,6 +15,7 @@ from torch import nn
 
 from mmrl.api.episodes import Trajectory
 from mmrl.api.errors import UserError
+from mmrl.api.simulators.history import in_track
 from mmrl.api.simulators.types import Observation, TrajectoryData
 from mmrl.api.specs import SimulatorSpec
 from mmrl.config.sections import PolicyConfig
@@ -46,6 +47,8 @@ class ActionSample:
     """The critic's values, one for each action (U = K) or one for the chunk (U = 1)."""
     expert_actions_nA: torch.Tensor | None = None
     """Actions of the simulator's expert, if they were requested."""
+    tokens_n: torch.Tensor | None = None
+    """int64: see `TrajectoryData.tokens_T`."""
     corrected_n: torch.Tensor | None = None
     """bool: calls in which the expert acts in the policy's place."""
 
@@ -72,8 +75,12 @@ class ActingPolicy(NormalisedPolicy):
     """Number of actions chosen in a call."""
     history: int = 0
     """Number of earlier calls of an episode whose pictures it sees; see `mmrl.api.simulators.history`."""
+    history_of_steps: ClassVar[bool] = False
+    """What it sees of the past is of earlier steps of the simulator, not of its own calls, and of the state, too."""
     width: int = 0
     """Width of the hidden states that a critic reads."""
+    says_chunks: ClassVar[bool] = False
+    """Its tokens say a whole chunk, so an action has no log-probability of its own; see `TrajectoryData.tokens_T`."""
     layered: ClassVar[bool] = False
     """With sharded weights, the layers of the language model are gathered one by one: the network calls them as modules."""
     _empty: ActingPolicy | None = None
@@ -87,6 +94,11 @@ class ActingPolicy(NormalisedPolicy):
     def ahead(self) -> int:
         """Number of a demonstration's actions that it learns from at each step."""
         return self.chunk
+
+    @property
+    def behind(self) -> int:
+        """Number of these that come before the step's own action."""
+        return 0
 
     def tokens_per_call(self, tracks: Sequence[TrajectoryData]) -> int:
         """Tokens of the longest call of these episodes, as counted by `train.micro_batch_tokens`. It depends on the episodes
@@ -125,7 +137,13 @@ class ActingPolicy(NormalisedPolicy):
         values = None
         if critic is not None:
             values = critic.of(states if critic.backbone is None else critic.backbone.states_of(seen, draw))
-        return ActionSample(actions_nKA=self.simulated(actions, seen), choices=choices, logprobs_nKC=logprobs, values_nU=values)
+        return ActionSample(
+            actions_nKA=self.simulated(actions, seen),
+            choices=choices,
+            logprobs_nKC=logprobs,
+            values_nU=values,
+            tokens_n=self.unsampled(choices)[1],
+        )
 
     @property
     def guides(self) -> bool:
@@ -159,6 +177,11 @@ class ActingPolicy(NormalisedPolicy):
         """[n, ...]: chunks of the simulator's actions, one for each observation, as choices to imitate."""
         return self.head.choices_of(self.in_own_terms(actions_nKA, track=seen))
 
+    def unsampled(self, choices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """(log-probabilities of choices that nobody sampled, NaN [n, K, C], or [n, 1, C] of a policy that `says_chunks`; their
+        `tokens_n`, None where each action has choices of its own)."""
+        return torch.full((len(choices), self.chunk, self.head.slots), torch.nan, device=choices.device), None
+
     @torch.no_grad()
     def values(self, seen: Observation, seeds_n: torch.Tensor, calls_n: torch.Tensor, critic: Critic) -> torch.Tensor:
         """The critic's values of the observations before these calls, float32 [n, U]; see `act`."""
@@ -172,19 +195,27 @@ class ActingPolicy(NormalisedPolicy):
 
     def chunked(self, track: TrajectoryData, physical: bool = False) -> TrajectoryData:
         """A demonstration with one action per call -> chunks in the policy's representation: at each step the next `ahead`
-        actions; the last one is repeated after the end of the episode. physical: see `in_own_terms`."""
+        actions, of which some are `behind`; the first and the last one are repeated before and after the episode. physical: see
+        `in_own_terms`."""
         actions_TA = track.choices[:, 0].to(self.device)
         count = len(actions_TA)
-        later = torch.arange(count, device=self.device)[:, None] + torch.arange(self.ahead, device=self.device)
-        valid_TK = later[:, : self.chunk] < count
-        chunks_TCA = actions_TA[later.clamp_max(count - 1)]
+        later = torch.arange(count, device=self.device)[:, None] + torch.arange(self.ahead, device=self.device) - self.behind
+        valid_TK = later[:, self.behind : self.behind + self.chunk] < count
+        chunks_TCA = actions_TA[later.clamp(0, count - 1)]
+        choices = self.head.choices_of(self.in_own_terms(chunks_TCA, physical, track))
+        logprobs_TKC, tokens_T = self.unsampled(choices)
         return replace(
             track,
-            choices=self.head.choices_of(self.in_own_terms(chunks_TCA, physical, track)),
-            logprobs_TKC=torch.full((count, self.chunk, self.head.slots), torch.nan, device=self.device),
+            choices=choices,
+            logprobs_TKC=logprobs_TKC,
+            tokens_T=tokens_T,
             valid_TK=valid_TK,
             rewards_TK=torch.zeros(count, self.chunk, device=self.device),
         )
+
+    def with_history(self, track: TrajectoryData) -> TrajectoryData:
+        """An episode, an action in each of its steps, with what the policy sees of the past at each."""
+        return in_track(track, self.history, 1 if self.history_of_steps else self.chunk, self.history_of_steps)
 
     def following(self, rollout: Trajectory) -> Trajectory:
         """For DAgger (Ross et al., A Reduction of Imitation Learning to No-Regret Online Learning). Chunks must have one

@@ -62,16 +62,16 @@ class Chains:
             v, learned = self._at(velocity, x[:, None], self._times(at_n)[:, None])
             learned = None if learned is None else learned[:, 0]
             mean, std = self._step(x, v[:, 0], at_n, temperature * here_n, learned)
-            noised = _wide(here_n, x) & bool(temperature)
+            noised = wide(here_n, x) & bool(temperature)
             following = torch.where(noised, mean + std * draw.normal(i + 1, *shape), mean)
             logprob = logprob + torch.where(noised, normal(following, mean, std.where(noised, 1.0)), 0.0)
-            chosen = _wide(here_n, x)
+            chosen = wide(here_n, x)
             before, after = torch.where(chosen, x, before), torch.where(chosen, following, after)
             x = following
             places.append(x)
         if only_n is None:
             return x, torch.stack(places, 1), logprob
-        return x, torch.stack([before, after, _wide(only_n, x).expand_as(x).to(x.dtype)], 1), logprob
+        return x, torch.stack([before, after, wide(only_n, x).expand_as(x).to(x.dtype)], 1), logprob
 
     def score(self, velocity: Velocity, choices: torch.Tensor, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
         """(log-probability, entropy) of each number, [n, ...] each, with gradient. For a demonstration, minus the flow matching
@@ -98,7 +98,7 @@ class Chains:
         start = torch.stack([draw.normal(i, *actions.shape[1:]) for i in range(PLACES)], 1)
         parts = torch.arange(PLACES, device=actions.device)
         times_nM = ((parts + draw.uniform(PLACES, PLACES)) / PLACES) ** (1 / self.emphasis)
-        t = _wide(times_nM, start)
+        t = wide(times_nM, start)
         v, _ = self._at(velocity, t * start + (1 - t) * actions[:, None], times_nM)
         return ((v - (start - actions[:, None])) ** 2).mean(1)
 
@@ -124,10 +124,10 @@ class Chains:
         learned: standard deviations of the noise, of the shape of x, in place of `noise_level`'s."""
         delta = 1.0 / self.steps
         if learned is not None:
-            return x - v * delta, learned * _wide(spread, x)
+            return x - v * delta, learned * wide(spread, x)
         t = self._times(at)
         sigma = self.noise_level * (t / (1.0 - t).clamp_min(delta)).sqrt() * spread
-        t, sigma = _wide(t, x), _wide(sigma, x)
+        t, sigma = wide(t, x), wide(sigma, x)
         drift = v + sigma**2 / (2 * t) * (x + (1 - t) * v)
         return x - drift * delta, (sigma * math.sqrt(delta)).expand_as(x)
 
@@ -144,6 +144,6 @@ def normal(x: torch.Tensor, mean: torch.Tensor, std: Any) -> torch.Tensor:
     return -0.5 * ((x - mean) / std) ** 2 - std.log() - 0.5 * math.log(2 * math.pi)
 
 
-def _wide(x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+def wide(x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     """x with trailing axes of length 1, so that it has as many axes as `other`."""
     return x.view(*x.shape, *[1] * (other.dim() - x.dim()))

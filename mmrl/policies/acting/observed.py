@@ -35,9 +35,9 @@ def cameras_of(seen: Observation | TrajectoryData, cameras: Sequence[str], missi
     return names
 
 
-def state_of(seen: Observation | TrajectoryData, size: int) -> torch.Tensor:
-    """float32 [n, size]. Raises UserError if the simulator's state has another size."""
-    if seen.state is None or seen.state.shape[1] != size:
-        there = "no state" if seen.state is None else f"a state of {seen.state.shape[1]}"
+def state_of(seen: Observation | TrajectoryData, size: int, moments: int = 1) -> torch.Tensor:
+    """float32 [n, moments * size]. Raises UserError if the simulator's state has another size."""
+    if seen.state is None or seen.state.shape[1] != moments * size:
+        there = "no state" if seen.state is None else f"a state of {seen.state.shape[1] // moments}"
         raise UserError(f"policy.options.state = {size}, and the simulator shows {there}: make them equal")
     return seen.state

@@ -1,5 +1,5 @@
-"""LeRobot's files beside the weights of a pi0 or pi0.5: `config.json`, and the processors with the statistics of its data
-(lerobot 0.6.1: `PI0Config`, `PI05Config`, `NormalizerProcessorStep`)."""
+"""LeRobot's files beside the weights of a pi0, pi0.5 or pi0-FAST: `config.json`, and the processors with the statistics of its
+data (lerobot 0.6.1: `PI0Config`, `PI05Config`, `PI0FastConfig`, `NormalizerProcessorStep`)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mmrl.api.errors import UserError, shorten
 from mmrl.policies.acting.options import NONE
 from mmrl.policies.acting.units import Kind, Normalizer, Statistics
 
-KINDS = ("pi0", "pi05")
+KINDS = ("pi0", "pi05", "pi0_fast")
 PREFIX = "observation."
 STATE, PICTURES, EMPTY = "observation.state", "observation.images.", "observation.images.empty_camera_"
 MODES: dict[str, tuple[Kind, str, str]] = {
@@ -34,12 +34,13 @@ HARMLESS = frozenset(
         *("rename_observations_processor", "to_batch_processor", "pi0_new_line_processor", "tokenizer_processor"),
         *("device_processor", "normalizer_processor", "unnormalizer_processor"),
         "pi05_prepare_state_tokenizer_processor_step",
+        *("pi0_fast_prepare_state_tokenizer_processor_step", "action_tokenizer_processor"),
     }
 )
 RELATIVE = frozenset({"relative_actions_processor", "absolute_actions_processor"})
 TOKENIZER = "google/paligemma-3b-pt-224"
-LIMITS = {"pi0": 48, "pi05": 200}
-"""Most tokens of a text (openpi, `Pi0Config.max_token_len`)."""
+LIMITS = {"pi0": 48, "pi05": 200, "pi0_fast": 200}
+"""Most tokens of a text (openpi, `Pi0Config.max_token_len`; LeRobot, `PI0FastConfig`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,8 +195,8 @@ class Description:
     kind: str
     dims: int
     state: int
-    chunk: int
-    steps: int
+    own: Mapping[str, Any]
+    """What config.json says about the kind's way of acting."""
     text_tokens: int
     dtype: str
     cameras: Mapping[str, str]
@@ -215,8 +216,8 @@ class Description:
         state = self.statistics.state if self.statistics else None
         modes = {"VISUAL": "IDENTITY", "STATE": _mode(state), "ACTION": _mode(action)}
         config = {**self.kept, "type": self.kind, "input_features": inputs, "output_features": outputs, "empty_cameras": 0}
-        config |= {"chunk_size": self.network.chunk_size, "n_action_steps": self.chunk, "num_inference_steps": self.steps}
-        config |= {name: getattr(self.network, name) for name in ("max_state_dim", "max_action_dim", "min_period", "max_period")}
+        config |= {name: getattr(self.network, name) for name in ("chunk_size", "max_state_dim", "max_action_dim")}
+        config |= self.own
         config |= {"image_resolution": [side, side], "tokenizer_max_length": self.text_tokens, "dtype": self.dtype}
         config |= {"normalization_mapping": modes, "device": None}
         (folder / "config.json").write_text(json.dumps(config, indent=4))
@@ -228,15 +229,19 @@ class Description:
         _write(folder, AFTER, [after, _step("absolute_actions_processor", enabled=False), _device()], after, tensors)
 
     def _before(self, normalizer: dict[str, Any]) -> list[dict[str, Any]]:
-        """The steps in the order of `make_pi0_pre_post_processors` and `make_pi05_pre_post_processors`."""
+        """The steps in the order of LeRobot's `make_pi0_pre_post_processors` and of its siblings for the other kinds."""
         renamed = {PICTURES + name: key for name, key in self.cameras.items() if key not in (PREFIX + name, PICTURES + name)}
         begin = [_step("rename_observations_processor", rename_map=renamed), _step("to_batch_processor")]
-        words = {"max_length": self.text_tokens, "task_key": "task", "padding_side": "right", "padding": "max_length"}
-        tokens = _step("tokenizer_processor", **words, truncation=True, tokenizer_name=self.tokenizer)
+        lengths = {"max_length": self.text_tokens, "task_key": "task", "padding_side": "right", "padding": "max_length"}
+        tokens = _step("tokenizer_processor", **lengths, truncation=True, tokenizer_name=self.tokenizer)
         relative = _step("relative_actions_processor", enabled=False)
         if self.kind == "pi0":
             return [*begin, _step("pi0_new_line_processor"), tokens, _device(), relative, normalizer]
-        return [*begin, relative, normalizer, _step("pi05_prepare_state_tokenizer_processor_step"), tokens, _device()]
+        words = [_step(f"{self.kind}_prepare_state_tokenizer_processor_step"), tokens]
+        if self.kind == "pi0_fast":
+            asked = {name: self.own[name] for name in ("max_action_tokens", "action_tokenizer_name")}
+            words.append(_step("action_tokenizer_processor", trust_remote_code=True, **asked))
+        return [*begin, relative, normalizer, *words, _device()]
 
 
 def _step(name: str, **config: Any) -> dict[str, Any]:

@@ -1,4 +1,5 @@
-"""Names and shapes of weights in LeRobot's files of pi0 and pi0.5 (lerobot 0.6.1, `PI0Policy` and `PI05Policy`)."""
+"""Names and shapes of weights in LeRobot's files of pi0, pi0.5 and pi0-FAST (lerobot 0.6.1, `PI0Policy`, `PI05Policy` and
+`PI0FastPolicy`)."""
 
 from __future__ import annotations
 
@@ -11,8 +12,11 @@ import torch
 from mmrl.policies.acting.flow_noise import weights_without_noise
 
 PALIGEMMA, EXPERT = "paligemma_with_expert.paligemma.", "paligemma_with_expert.gemma_expert."
+EMBEDDED = PALIGEMMA + "model.language_model.embed_tokens.weight"
 EMBEDDING, UNUSED = "model.vlm.language_model.embed_tokens.weight", "model.dit.embed_tokens.weight"
 """PaliGemma's embedding, which LeRobot loads from its head; the expert's head, which no action depends on."""
+HEAD = "lm_head.weight"
+"""Of pi0-FAST, which computes with both the embedding and the head."""
 RENAMED = (
     (PALIGEMMA + "lm_head.weight", EMBEDDING),
     (EXPERT + "lm_head.weight", UNUSED),
@@ -41,26 +45,32 @@ def from_lerobot(name: str) -> str:
     return name
 
 
-def network_weights(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def network_weights(tensors: Mapping[str, torch.Tensor], kind: str = "pi0") -> dict[str, torch.Tensor]:
     """The weights under the network's names. A file may hold PaliGemma's embedding under its own name and as its head; after
-    fine-tuning the two differ, and LeRobot computes with the first."""
+    fine-tuning the two differ, and LeRobot computes with the first; with both for pi0-FAST, whose embedding is the head where the
+    file has the head alone."""
     own = {from_lerobot(name): tensor for name, tensor in tensors.items() if not name.endswith("lm_head.weight")}
-    return {from_lerobot(name): tensor for name, tensor in tensors.items()} | own
+    found = {from_lerobot(name): tensor for name, tensor in tensors.items()} | own
+    heads = [tensor for name, tensor in tensors.items() if name.endswith(PALIGEMMA + HEAD)]
+    return found | {HEAD: heads[0]} if kind == "pi0_fast" and heads else found
 
 
 def saved_weights(model: torch.nn.Module, kind: str) -> dict[str, torch.Tensor]:
     """The weights under LeRobot's names. pi0.5 has no head of its expert here, and LeRobot's class, which never uses it, wants
     one."""
     found = {to_lerobot(name): tensor.detach().cpu().contiguous() for name, tensor in weights_without_noise(model).items()}
+    if kind == "pi0_fast":
+        found["model." + EMBEDDED] = found.pop(to_lerobot(EMBEDDING))
+        found["model." + PALIGEMMA + HEAD] = found.pop(to_lerobot(HEAD))
     if kind == "pi05":
         head, width = found[to_lerobot(EMBEDDING)], found["model.action_out_proj.weight"].shape[1]
         found[to_lerobot(UNUSED)] = torch.zeros(len(head), width, dtype=head.dtype)
     return found
 
 
-def sizes(shapes: Mapping[str, Iterable[int]], side: int) -> dict[str, Any]:
-    """vlm_config and dit_config of a `PI0Config` that fits a file of these shapes. side: pixels of a picture. Both language
-    models have one head of keys and values, as Gemma 2B has."""
+def sizes(shapes: Mapping[str, Iterable[int]], side: int, kind: str) -> dict[str, Any]:
+    """vlm_config and, but for pi0-FAST, dit_config of a `PI0Config` that fits a file of these shapes. side: pixels of a picture.
+    Both language models have one head of keys and values, as Gemma 2B has."""
     found = {from_lerobot(name): list(shape) for name, shape in shapes.items()}
 
     def gemma(prefix: str) -> dict[str, Any]:
@@ -92,7 +102,7 @@ def sizes(shapes: Mapping[str, Iterable[int]], side: int) -> dict[str, Any]:
     text = gemma("model.vlm.language_model.")
     vlm = {"model_type": "paligemma", "text_config": text, "vision_config": vision, "image_token_id": text["vocab_size"]}
     vlm["projection_dim"] = found["model.vlm.multi_modal_projector.linear.weight"][0]
-    return {"vlm_config": vlm, "dit_config": gemma("model.dit.")}
+    return {"vlm_config": vlm} if kind == "pi0_fast" else {"vlm_config": vlm, "dit_config": gemma("model.dit.")}
 
 
 def _depth(names: Iterable[str], prefix: str) -> int:

@@ -1,4 +1,4 @@
-"""Loading pi0 or pi0.5 from a folder or the hub, or building a tiny one."""
+"""Loading pi0, pi0.5 or pi0-FAST from a folder or the hub, or building a tiny one."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def load_model(config: PolicyConfig, kind: str, name: str, tokenizer: str, files
         return tiny.build(network_class(kind), kind, dtype=dtype, attention=config.dense_attention, **sizes)
     settings = _settings(name, kind)
     try:
-        saved = _file(name) if kind == "pi05" else lerobot_file(name)
+        saved = lerobot_file(name) if kind == "pi0" else _file(name)
         model, report = network_class(kind).from_pretrained(
             None if saved else name,
             state_dict=_lerobot_weights(saved, kind) if saved else None,
@@ -109,8 +109,8 @@ def _file(name: str) -> Path | None:
 def _lerobot_weights(file: Path, kind: str) -> dict[str, torch.Tensor]:
     """For pi0 under the names of the checkpoints on the hub, which transformers knows. Those hold the embedding as `lm_head`.
     LeRobot saves it under its own name, and a head besides that pi0 never uses."""
-    if kind == "pi05":
-        found = lerobot_names.network_weights(load_file(file))
+    if kind != "pi0":
+        found = lerobot_names.network_weights(load_file(file), kind)
         found.pop(lerobot_names.UNUSED, None)
         return found
     weights = {key.removeprefix("model."): tensor for key, tensor in load_file(file).items()}
@@ -164,7 +164,7 @@ def _sizes(name: str, kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
     try:
         with safe_open(file, "pt") as opened:
             shapes = {key: opened.get_slice(key).get_shape() for key in opened.keys()}  # noqa: SIM118
-        return lerobot_names.sizes(shapes, data.get("image_resolution", [224])[0])
+        return lerobot_names.sizes(shapes, data.get("image_resolution", [224])[0], kind)
     except KeyError as error:
         raise UserError(
             f"{name!r} lacks weights of a {kind} in LeRobot's layout, such as {error.args[0]}: {cure(kind)}", key="policy.model"

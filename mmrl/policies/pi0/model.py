@@ -7,7 +7,7 @@ the encoded input, H the expert's width.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,30 +15,26 @@ from typing import Any, ClassVar
 
 import torch
 from safetensors.torch import save_file
-from torch import nn
 from torch.nn.functional import pad
 
 from mmrl.api.simulators.types import Observation, TrajectoryData
-from mmrl.api.transfer import upload
 from mmrl.config.sections import PolicyConfig
-from mmrl.policies.acting.base import ActingPolicy
 from mmrl.policies.acting.flow import PLACES, Velocity, chains
-from mmrl.policies.acting.flow_noise import add_noise, is_noise, noise_weights, weights_without_noise, with_noise
+from mmrl.policies.acting.flow_noise import add_noise, noise_weights, weights_without_noise, with_noise
 from mmrl.policies.acting.guidance import Guidance
-from mmrl.policies.acting.observed import cameras_of
 from mmrl.policies.acting.options import check_sizes
 from mmrl.policies.acting.randomness import CallRandomness
 from mmrl.policies.acting.saved_policy import SETTINGS, SHOWN, read_settings
 from mmrl.policies.batches import ActionMicroBatch
 from mmrl.policies.layers import cache_argument
-from mmrl.policies.lora import adapter_chain, add_adapters, is_adapter, load_adapters, merge_saved_adapters, save_adapters
+from mmrl.policies.lora import adapter_chain, add_adapters, load_adapters, merge_saved_adapters, save_adapters
 from mmrl.policies.names import base_name
 from mmrl.policies.pi0 import tiny
-from mmrl.policies.pi0.framing import framed
 from mmrl.policies.pi0.lerobot_layout import LIMITS, PICTURES, TOKENIZER, Description, published
 from mmrl.policies.pi0.lerobot_names import saved_weights
 from mmrl.policies.pi0.loading import check_model, lerobot_file, load_model, skeleton, statistics_of
 from mmrl.policies.pi0.options import Pi0Options
+from mmrl.policies.pi0.reading import PiReader
 from mmrl.policies.pi0.scene import Prefix, Reading, Scene
 from mmrl.policies.vlm.weights import check_files
 
@@ -59,7 +55,7 @@ class Foreseen:
         return pad(actions_nCA, (0, self.numbers - actions_nCA.shape[-1]))[:, None]
 
 
-class Pi0(ActingPolicy):
+class Pi0(PiReader):
     """`policy.model` is a folder or hub name that transformers' `PI0ForConditionalGeneration` loads, a folder that this class
     saved, or `tiny:pi0`.
 
@@ -80,7 +76,6 @@ class Pi0(ActingPolicy):
     )
     choice_settings = frozenset({"dims", "chunk", "steps", "noise_level", "noisy", "noise_range"})
     head: Any
-    model: Any
 
     def __init__(
         self, config: PolicyConfig, *, device: str | torch.device = "cpu", seed: int = 0, source: Path | None = None, **given: Any
@@ -163,13 +158,6 @@ class Pi0(ActingPolicy):
 
     # -- reading ----------------------------------------------------------------------------------------------------------
 
-    def _pictures(self, seen: Observation) -> torch.Tensor:
-        """[n, cameras, 3, side, side] in [-1, 1]: cropped, scaled to fit and padded with black."""
-        names = cameras_of(seen, self.cameras, list(seen.images))
-        self.shown = {name: self.shown.get(name, PICTURES + name) for name in names}
-        found = [framed(seen.images[name].to(self.device), self.crop, self.side, self.resize) for name in names]
-        return torch.stack(found, 1).to(self._dtype)
-
     def _ids(self, instruction: str, pictures: int) -> list[int]:
         """Placeholders of the pictures, a BOS token, the text, a newline (openpi, PaligemmaTokenizer)."""
         key = (instruction, pictures)
@@ -177,13 +165,9 @@ class Pi0(ActingPolicy):
             self._read[key] = self._placed(f"{self._said(instruction)}\n", pictures)
         return self._read[key]
 
-    def _said(self, instruction: str) -> str:
-        return self.text.replace("{instruction}", instruction).strip().replace("_", " ").replace("\n", " ")
-
     def _placed(self, text: str, pictures: int) -> list[int]:
-        words = [self.tokenizer.bos_token_id, *self.tokenizer(text, add_special_tokens=False)["input_ids"]]
         placeholders = [self.model.config.vlm_config.image_token_id] * self.picture_tokens * pictures
-        return placeholders + words[: self.text_tokens or None]
+        return placeholders + self._words(text)
 
     def _rows(self, seen: Observation, pictures: int) -> list[list[int]]:
         """The tokens that each call reads."""
@@ -223,10 +207,6 @@ class Pi0(ActingPolicy):
     def _critic_width(self) -> int:
         return int(self.model.config.dit_config.hidden_size)
 
-    @property
-    def _dtype(self) -> torch.dtype:
-        return self.model.model.dit.layers[0].mlp.up_proj.weight.dtype
-
     # -- the expert -------------------------------------------------------------------------------------------------------
 
     def velocity(
@@ -258,12 +238,6 @@ class Pi0(ActingPolicy):
         hidden = hidden_nMCH.float()
         return with_noise(self.model, self.model.action_out_proj(hidden), hidden)
 
-    def _padded(self, rows: list[list[int]], longest: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """(ids int64 [n, P], whether they are a row's own), on the device."""
-        ids_nP = torch.tensor([row + [0] * (longest - len(row)) for row in rows])
-        there = upload({"ids_nP": ids_nP, "lengths_n": torch.tensor([len(row) for row in rows])}, self.device)
-        return there["ids_nP"], torch.arange(longest, device=self.device) < there["lengths_n"][:, None]
-
     def _places(self, scene: Scene, moments: int, states: int) -> tuple[torch.Tensor, torch.Tensor]:
         """(attention mask [n, 1, S, P + S], positions [n, S]) of the expert's tokens: `states` of the robot's state, which all
         see, then C actions for each of the M times."""
@@ -274,12 +248,6 @@ class Pi0(ActingPolicy):
         mask = torch.cat([scene.real_nP[:, None].expand(-1, size, -1), own_SS.expand(count, -1, -1)], -1)[:, None]
         place_S = torch.cat([first, torch.arange(states, states + ahead, device=device).repeat(moments)])
         return self._as_attention_wants(mask), scene.real_nP.sum(1, keepdim=True) + place_S
-
-    def _as_attention_wants(self, mask: torch.Tensor) -> torch.Tensor:
-        """Boolean, or additive for eager attention."""
-        if self.model.config.dit_config._attn_implementation != "eager":
-            return mask
-        return torch.zeros(mask.shape, dtype=self._dtype, device=mask.device).masked_fill(~mask, torch.finfo(self._dtype).min)
 
     # -- acting and learning ----------------------------------------------------------------------------------------------
 
@@ -323,9 +291,6 @@ class Pi0(ActingPolicy):
 
     # -- weights ----------------------------------------------------------------------------------------------------------
 
-    def parameters(self) -> Iterable[tuple[str, nn.Parameter]]:
-        return ((name, p) for name, p in self.model.named_parameters() if not self.lora or is_adapter(name) or is_noise(name))
-
     def save(self, folder: Path) -> None:
         """A folder that transformers or LeRobot loads again, with the settings beside it; with `policy.lora`, its adapters."""
         super().save(folder)
@@ -343,8 +308,11 @@ class Pi0(ActingPolicy):
             kind=self.kind,
             dims=self.dims,
             state=self.state,
-            chunk=self.chunk,
-            steps=self.chains.steps,
+            own={
+                "n_action_steps": self.chunk,
+                "num_inference_steps": self.chains.steps,
+                **{name: getattr(self.model.config, name) for name in ("min_period", "max_period")},
+            },
             text_tokens=self.text_tokens or LIMITS[self.kind],
             dtype="bfloat16" if self._dtype == torch.bfloat16 else "float32",
             cameras={name: self.shown.get(name, PICTURES + name) for name in self.cameras} or self.shown,

@@ -1,4 +1,4 @@
-"""The classes of the networks of pi0 and pi0.5, and of their configurations."""
+"""The classes of the networks of pi0, pi0.5 and pi0-FAST, and of their configurations."""
 
 from __future__ import annotations
 
@@ -16,6 +16,10 @@ def network_class(kind: str) -> Any:
         from mmrl.policies.pi0.network05 import PI05
 
         return PI05
+    if kind == "pi0_fast":
+        from mmrl.policies.pi0.network_fast import PI0Fast
+
+        return PI0Fast
     from transformers import PI0ForConditionalGeneration
 
     def init(self: Any, config: Any) -> None:
@@ -31,6 +35,10 @@ def config_class(kind: str) -> Any:
         from mmrl.policies.pi0.network05 import PI05Config
 
         return PI05Config
+    if kind == "pi0_fast":
+        from mmrl.policies.pi0.network_fast import Pi0FastConfig
+
+        return Pi0FastConfig
     from transformers import PI0Config
 
     return PI0Config

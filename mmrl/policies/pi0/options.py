@@ -1,10 +1,11 @@
-"""Options of pi0 and pi0.5."""
+"""Options of pi0, pi0.5 and pi0-FAST."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
+from mmrl.api.specs import Bounds
 from mmrl.policies.acting.options import (
     Actions,
     CameraOptions,
@@ -45,3 +46,26 @@ class Pi0Options(StatisticsOptions, CameraOptions, PromptOptions, NoiseOptions):
 class Pi05Options(Pi0Options):
     layout: Literal["auto", "lerobot"] = "auto"
     """Layout of saved folders: LeRobot's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pi0FastOptions(StatisticsOptions, CameraOptions, PromptOptions):
+    dims: Actions = 7
+    """Numbers of an action."""
+    chunk: Actions = 10
+    """Actions of a call that are carried out, the first of those that its tokens say."""
+    state: Width = 0
+    """Numbers of the robot's state that is read, as words of the prompt; 0 reads none."""
+    crop: Crop = 1.0
+    """Share of a picture's area around its middle that is kept."""
+    text_tokens: Width = 0
+    """Most tokens of the text, whose rest is cut; 0: as the checkpoint says, else 200."""
+    action_tokens: Annotated[int, Bounds(low=0, high=4096)] = 0
+    """Most tokens of a call, with the one that ends it; 0: as the checkpoint says (`max_decoding_steps`), else 256."""
+    vocabulary: Literal["all", "actions"] = "all"
+    """What is sampled: `all` tokens, as LeRobot does, the word `Action` before an action too; or those of `actions` and the end
+    alone, behind a word that is given."""
+    tokenizer: str = ""
+    """Folder or hub name of the tokenizer of words, where the model has none of its own, such as `google/paligemma-3b-pt-224`."""
+    action_tokenizer: str = ""
+    """Folder or hub name of the FAST tokenizer. Empty: the one that lies in the model's folder, else the one that it names."""

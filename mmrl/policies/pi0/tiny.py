@@ -1,6 +1,7 @@
-"""A small but real pi0 or pi0.5: built from its config, random weights, a tokenizer of its own.
+"""A small but real pi0, pi0.5 or pi0-FAST: built from its config, random weights, a tokenizer of its own.
 
-`tiny:pi0` in a run file builds the default size, `tiny:pi0:hidden=64,layers=2,chunk=50` says it in full; `tiny:pi05` likewise.
+`tiny:pi0` in a run file builds the default size, `tiny:pi0:hidden=64,layers=2,chunk=50` says it in full; `tiny:pi05` and
+`tiny:pi0_fast` likewise.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from mmrl.api.errors import UserError
 from mmrl.policies.names import tiny_name, tiny_sizes
 from mmrl.policies.pi0.lerobot_names import VISION_HEADS
 from mmrl.policies.pi0.networks import config_class
+from mmrl.policies.pi0.tiny_fast import fast_words
 from mmrl.policies.vlm.tiny.tokens import make_tokenizer
 
 SIZES = {"hidden": 64, "layers": 2, "chunk": 50}
@@ -41,10 +43,14 @@ def full_name(name: str, seed: int) -> str:
 
 def config(kind: str, hidden: int, layers: int, chunk: int, attention: str = "sdpa") -> Any:
     """A `PI0Config` for pictures of 56 pixels, 16 tokens each; actions and states have up to 32 numbers, as in pi0."""
-    tokenizer = make_tokenizer()
+    tokenizer = make_tokenizer() if kind != "pi0_fast" else fast_words()
     heads = 4
     shared = {"num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": 1, "head_dim": hidden // heads}
-    shared |= {"vocab_size": 512, "max_position_embeddings": 4096, "pad_token_id": tokenizer.pad_token_id}
+    shared |= {
+        "vocab_size": 512 if kind != "pi0_fast" else len(tokenizer),
+        "max_position_embeddings": 4096,
+        "pad_token_id": tokenizer.pad_token_id,
+    }
     eye = {"model_type": "siglip_vision_model", "hidden_size": hidden, "intermediate_size": 2 * hidden, "image_size": 56}
     eye |= {"patch_size": 14, "num_hidden_layers": layers, "num_attention_heads": VISION_HEADS, "vision_use_head": False}
     vlm = {
@@ -77,6 +83,6 @@ def build(
     for name, parameter in model.named_parameters():
         if not any(part in name for part in network._keep_in_fp32_modules_strict):
             parameter.data = parameter.data.to(dtype)
-    tokenizer = make_tokenizer()
+    tokenizer = make_tokenizer() if kind != "pi0_fast" else fast_words()
     tokenizer.bos_token = "<|im_start|>"
     return model, tokenizer

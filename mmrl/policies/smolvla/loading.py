@@ -14,22 +14,14 @@ from safetensors.torch import load_file, save_file
 
 from mmrl.api.errors import UserError, shorten
 from mmrl.policies.acting.flow_noise import weights_without_noise
+from mmrl.policies.acting.lerobot_processors import ACTION, STATE, Files, norm_map, statistics_of
 from mmrl.policies.acting.units import Statistics
 from mmrl.policies.lora import adapter_chain
 from mmrl.policies.names import refuse_path
 from mmrl.policies.smolvla import tiny
 from mmrl.policies.smolvla.config import BACKBONE, SmolVLAConfig, check_backbone, read_config
 from mmrl.policies.smolvla.network import Network, float32_where_precise
-from mmrl.policies.smolvla.processors import (
-    ACTION,
-    STATE,
-    Files,
-    Processors,
-    norm_map,
-    read_processors,
-    statistics_of,
-    write_processors,
-)
+from mmrl.policies.smolvla.processors import Processors, read_processors, write_processors
 
 CURE = "give a folder or hub name of a SmolVLA that LeRobot saved, or tiny:smolvla"
 BACKBONE_CURE = f"set policy.options.backbone to a folder with the config.json and the tokenizer of {BACKBONE}"

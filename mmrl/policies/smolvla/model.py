@@ -18,6 +18,7 @@ from mmrl.api.simulators.types import Observation, TrajectoryData
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.acting.flow import PLACES, Chains, Velocity, chains
 from mmrl.policies.acting.flow_noise import add_noise
+from mmrl.policies.acting.lerobot_processors import ACTION, STATE, statistics_of
 from mmrl.policies.acting.observed import cameras_of
 from mmrl.policies.acting.options import NONE, check_sizes
 from mmrl.policies.acting.randomness import CallRandomness
@@ -39,7 +40,6 @@ from mmrl.policies.smolvla.loading import (
     skeleton,
 )
 from mmrl.policies.smolvla.options import SmolVLAOptions
-from mmrl.policies.smolvla.processors import ACTION, STATE, statistics_of
 from mmrl.policies.vlm.weights import check_files
 
 PICTURES = "observation.images."

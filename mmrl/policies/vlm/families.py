@@ -43,6 +43,8 @@ class Family:
     """Value of `token_type_ids` and the like for a completion's tokens."""
     has_turns = True
     """A conversation may go on after an answer."""
+    sees_replies = True
+    """An environment's reply may have pictures, too."""
     sees = True
     """It takes pictures."""
     hears = False

@@ -18,6 +18,7 @@ from mmrl.policies.resizing import crop_like_tensorflow, resize
 from mmrl.policies.vlm.capabilities import UNKNOWN, Capabilities
 from mmrl.policies.vlm.families import Family
 from mmrl.policies.vlm.hearing import hear_apart
+from mmrl.policies.vlm.mllama import Mllama
 from mmrl.policies.vlm.plugin_families import plugin_family
 from mmrl.policies.vlm.prompt_inputs import FRAMES, SECONDS_PER_GRID, SOUNDS
 from mmrl.policies.vlm.vision import speed_up
@@ -147,6 +148,21 @@ class MiniCPM(Family):
     def after_media(self, positions: torch.Tensor, types_S: torch.Tensor) -> torch.Tensor:
         """A picture and its slices lie on one canvas, as the model places them."""
         return positions
+
+
+class Apertus(Family):
+    """Apertus 1.5: codes of pictures and sounds are ids of its vocabulary, behind those of text."""
+
+    def banned_ids(self) -> list[int]:
+        outputs = self.model.get_output_embeddings().weight.shape[0]
+        return sorted({*super().banned_ids(), *range(self.model.config.image_token_offset, outputs)})
+
+
+class InImageTokens(Family):
+    """Chameleon and Emu3, which read and write pictures as ids of their vocabulary."""
+
+    def banned_ids(self) -> list[int]:
+        return sorted({*super().banned_ids(), *self.base.vocabulary_mapping.image_tokens})
 
 
 class Molmo2(Family):
@@ -322,13 +338,25 @@ FAMILIES: dict[str, type[Family]] = {
     "minicpmv4_7": MiniCPM,
     "minicpm_ocr": MiniCPM,
     "molmo2": Molmo2,
+    "apertus1p5": Apertus,
+    "chameleon": InImageTokens,
+    "emu3": InImageTokens,
+    "mllama": Mllama,
 }
 
 
-_ACROSS = "it reads pictures by cross-attention, which can't be trained here: choose another model"
+_BEFORE = "its processor puts one picture before a text, whatever a prompt's messages say: choose another model"
 UNSUPPORTED = {
-    "mllama": _ACROSS,
-    "idefics": _ACROSS,
+    "idefics": "it reads pictures by cross-attention, which can't be trained here: choose another model",
+    "blip-2": _BEFORE,
+    "instructblip": _BEFORE,
+    "instructblipvideo": _BEFORE.replace("picture", "video"),
+    "fuyu": _BEFORE,
+    "kosmos-2": _BEFORE,
+    "kosmos-2.5": _BEFORE,
+    "git": "its pictures have no tokens in a prompt: choose another model",
+    "got_ocr2": "its processor takes pages and no conversation: choose another model",
+    "shieldgemma2": "it is a classifier of pictures, which writes no text: choose another model",
     "unlimited_ocr": "its processor counts the tiles of pictures in lists, which a prompt can't keep: choose another model",
     "diffusion_gemma": "it writes by diffusion, and models that write a token after the other are trained here: choose another",
 }

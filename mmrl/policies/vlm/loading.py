@@ -15,6 +15,7 @@ from mmrl.policies.lora import adapter_chain, merge_saved_adapters
 from mmrl.policies.names import refuse_path
 from mmrl.policies.vlm import attention, suitability, tiny, weights
 from mmrl.policies.vlm.coordinate_formats import format_of
+from mmrl.policies.vlm.published import layers_in_files
 from mmrl.policies.vlm.suitability import MODEL_CURE, named_class
 from mmrl.policies.vlm.thinkers import thinker_class, thinker_config
 
@@ -39,7 +40,7 @@ def load(config: PolicyConfig, name: str, seed: int) -> tuple[Any, Any]:
         model = _load_weights(config, name)
     attention.use(model, "dense")  # with the cap of scores that transformers leaves out of its fastest attention
     for folder in reversed(adapters):
-        merge_saved_adapters(model, folder)
+        merge_saved_adapters(model, folder, layers_in_files(model))
     return model, processor
 
 

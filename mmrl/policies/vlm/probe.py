@@ -278,7 +278,7 @@ def _head(family: Family, trial: _Trial, wanted: torch.Tensor) -> Head:
     hidden, before_GC = _packed_hidden(family, trial)
     gaps: dict[Head, float] = {}
     for name in possible_heads(family.model):
-        gaps[name] = _gap(Logits.of(family.model, name)(hidden[before_GC]), wanted)
+        gaps[name] = _gap(Logits.of(family.model, name)(hidden[before_GC])[..., : wanted.shape[-1]], wanted)
     return min(gaps, key=lambda name: gaps[name])
 
 

@@ -109,6 +109,9 @@ class PromptProcessor:
         where = "an environment's reply"
         self.check_turns()
         following, media = self._loaded(where, messages)
+        if media.images and not self.family.sees_replies:
+            kind = self.family.model.config.model_type
+            raise UserError(f"{where}: a {kind} model sees pictures of the prompt alone: reply in words, or choose another model")
         self._check_text(where, following)
         encoded = self._encode_text(where, self._after_an_answer(following), media)
         ids = encoded.pop("input_ids")[0]

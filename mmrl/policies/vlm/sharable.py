@@ -12,9 +12,10 @@ from mmrl.policies.vlm import suitability, tiny
 from mmrl.policies.vlm.slices import indivisible
 from mmrl.policies.vlm.thinkers import thinker_config
 
+OMNI = ("qwen2_5_omni_thinker", "qwen3_omni_moe_thinker")
 QWEN = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe")
 SHARABLE = (
-    *QWEN,
+    *(*QWEN, *OMNI),
     *("aya_vision", "cohere2_vision", "deepseek_vl", "gemma3", "glm46v", "glm4v", "glm4v_moe", "idefics3", "internvl"),
     *("kimi_k25", "llava", "llava_onevision", "mistral3", "ovis2", "smolvlm"),
 )
@@ -22,6 +23,7 @@ SHARABLE = (
 tokens that they are given."""
 BACKBONES = (
     *(f"{kind}_text" for kind in ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "gemma3", "glm4v", "glm4v_moe")),
+    *("qwen2_5_omni_text", "qwen3_omni_moe_text"),
     *("cohere2", "deepseek_v3", "llama", "mistral", "qwen2", "qwen3"),
 )
 """`model_type` of the language models in them."""

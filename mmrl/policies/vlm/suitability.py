@@ -104,12 +104,14 @@ def refuse_kind(name: str, settings: Mapping[str, Any], trusted: bool) -> None:
     if spec := plugin_family(kind):
         builder(spec)
         return
-    if (own_kind := kind or settings.get("type")) in ("pi0", "pi05"):
+    if (own_kind := kind or settings.get("type")) in ("pi0", "pi05", "pi0_fast"):
         raise refusal(name, f'it is a {own_kind}, which is a policy of its own: set policy.kind = "{own_kind}"')
     if kind == "Gr00tN1d7" or (not kind and settings.get("type") == "groot"):
         raise refusal(name, 'it is a GR00T, which is a policy of its own: set policy.kind = "gr00t"')
     if not kind and settings.get("type") == "smolvla":
         raise refusal(name, 'it is a SmolVLA, which is a policy of its own: set policy.kind = "smolvla"')
+    if not kind and settings.get("type") == "diffusion":
+        raise refusal(name, 'it is a Diffusion Policy, which is a policy of its own: set policy.kind = "diffusion"')
     if not kind and not own:
         raise refusal(name, _nameless(settings))
     from transformers import __version__
@@ -235,7 +237,7 @@ def refuse_processor(name: str, config: Any, processor: Any) -> None:
                 )
     token, highest = max(tokenizer.get_vocab().items(), key=lambda item: item[1])
     decoder = config.get_text_config(decoder=True)
-    rows = decoder.vocab_size + getattr(decoder, "additional_vocab_size", 0)  # Molmo 2's placeholders have embeddings, no outputs
+    rows = decoder.vocab_size + inputs_alone(decoder)
     if highest >= rows:
         raise refusal(
             name,
@@ -250,6 +252,11 @@ def refuse_processor(name: str, config: Any, processor: Any) -> None:
                 )
     for what, (kind, *_) in media.items():
         _refuse_template(name, processor, what, kind)
+
+
+def inputs_alone(decoder: Any) -> int:
+    """How many of a language model's ids have embeddings and no outputs: placeholders of Molmo 2 and of Llama 3.2 Vision."""
+    return 8 if decoder.model_type == "mllama_text_model" else getattr(decoder, "additional_vocab_size", 0)
 
 
 def _refuse_template(name: str, processor: Any, what: str, kind: str) -> None:

@@ -1,19 +1,12 @@
 """Checkpoints of Qwen2.5-Omni and Qwen3-Omni, which hold a thinker beside a talker and a vocoder: the thinker reads all media and
-writes text, and it alone is trained.
-
-A trained thinker is saved in the form of the whole model without the parts that speak, as the published checkpoints that only
-write text are (Qwen3-Omni-30B-A3B-Thinking): the config says `enable_audio_output` = false, and weights are named `thinker.*`.
-vLLM reads this form alone, and transformers' class of the thinker reads it too.
+writes text, and it alone is trained; `published.save_model` says how it is saved.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    import torch
+from typing import Any
 
 WHOLE = {"qwen2_5_omni": "Qwen2_5Omni", "qwen3_omni_moe": "Qwen3OmniMoe"}
 """`model_type` of a whole model -> name of its classes in transformers, without an ending."""
@@ -44,11 +37,15 @@ def thinker_config(config: Any) -> Any:
 
 
 def thinker_class(kind: str) -> Any:
-    """The class of a thinker or of the whole model with it, by their `model_type`; None for other models."""
+    """The class of a thinker or of the whole model with it, by their `model_type`; None for other models. It takes what speaks
+    in a checkpoint for no surprise."""
     import transformers
 
-    name = WHOLE.get(kind.removesuffix("_thinker"))
-    return getattr(transformers, f"{name}ThinkerForConditionalGeneration") if name else None
+    if not (name := WHOLE.get(kind.removesuffix("_thinker"))):
+        return None
+    found = getattr(transformers, f"{name}ThinkerForConditionalGeneration")
+    found._keys_to_ignore_on_load_unexpected = [f"^{re.escape(part)}" for part in SPEAKING]
+    return found
 
 
 def whole_config(config: Any) -> Any:
@@ -60,20 +57,3 @@ def whole_config(config: Any) -> Any:
     found = getattr(transformers, f"{WHOLE[kind]}Config")(thinker_config=config.to_dict(), enable_audio_output=False)
     found.architectures = [f"{WHOLE[kind]}ForConditionalGeneration"]
     return found
-
-
-def save_model(model: Any, folder: Path | str, state: Mapping[str, torch.Tensor] | None = None) -> None:
-    """Write the config and the weights of a model; of a thinker, in the form of the whole model. state: its weights, by default
-    those that it holds."""
-    import torch
-    import transformers
-
-    config = whole_config(model.config)
-    if config is model.config:
-        model.save_pretrained(folder, state_dict=state)
-        return
-    with torch.device("meta"):
-        whole = getattr(transformers, config.architectures[0])._from_config(config)
-    whole.thinker, whole.generation_config = model, model.generation_config
-    named = model.state_dict() if state is None else state
-    whole.save_pretrained(folder, state_dict={f"{PREFIX}{name}": value for name, value in named.items()})

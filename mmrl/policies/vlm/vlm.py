@@ -34,8 +34,8 @@ from mmrl.policies.vlm.packed_rows import additive
 from mmrl.policies.vlm.probe import probe
 from mmrl.policies.vlm.processing import PromptProcessor, explained
 from mmrl.policies.vlm.prompt_inputs import PromptInputs
+from mmrl.policies.vlm.published import layers_in_files, save_model
 from mmrl.policies.vlm.row_lengths import longest_row
-from mmrl.policies.vlm.thinkers import save_model
 from mmrl.policies.vlm.vocabulary import check_teacher
 
 LOGIT_CHUNK = 2**25
@@ -65,7 +65,7 @@ class VLM(Policy):
         if config.lora:
             add_adapters(model, config.lora, seed, self.device)
             if source:
-                load_adapters(model, source)
+                load_adapters(model, source, layers_in_files(model))
         self.model = model.to(self.device).eval()
         self.tokenizer = self.processor.tokenizer
         self.family: Family = family_of(self.model, self.processor)
@@ -291,7 +291,8 @@ class VLM(Policy):
 
     def distribution(self, logits_NV: torch.Tensor, temperature: float) -> torch.Tensor:
         """Float32 log-probabilities for sampling: temperature applied, banned ids at minus infinity."""
-        return (logits_NV.float() / temperature + self.bias_V).log_softmax(-1)
+        bias_V = self.bias_V[: logits_NV.shape[-1]]  # Inkling's class leaves out rows of its output embeddings without a token
+        return (logits_NV.float() / temperature + bias_V).log_softmax(-1)
 
     def parameters(self) -> Iterable[tuple[str, torch.nn.Parameter]]:
         """The trainable parameters by name, in a fixed order: all weights, or with `lora` the adapters'."""
@@ -301,7 +302,7 @@ class VLM(Policy):
         """A folder that `AutoModelForImageTextToText.from_pretrained` and vLLM load; with `lora`, peft and vLLM, its adapters.
         For thinkers see `save_model`."""
         if self.lora:
-            save_adapters(self.model, folder, self.base)
+            save_adapters(self.model, folder, self.base, layers_in_files(self.model))
         else:
             save_model(self.model, folder, model_state_dict(self.model))
         self.processor.save_pretrained(folder)

@@ -16,8 +16,9 @@ import torch
 from mmrl.api.errors import UserError, shorten
 from mmrl.policies.lora import CONFIG, WEIGHTS, adapter_chain
 from mmrl.policies.names import refuse_path
+from mmrl.policies.vlm.published import layers_in_files
 from mmrl.policies.vlm.suitability import GGUF, refusal
-from mmrl.policies.vlm.thinkers import SPEAKING
+from mmrl.policies.vlm.thinkers import PREFIX, whole_kind
 
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 LOW = ("F8_E4M3", "F8_E5M2", "F4", "I8", "U8")
@@ -97,6 +98,9 @@ def refuse_weights(name: str, files: list[Path], empty: Any) -> None:
     headers: dict[str, torch.Tensor] = {}
     for file in files:
         headers |= read_headers(file, name)
+    bare = [key.removeprefix(PREFIX) for key in headers if key.startswith(PREFIX)] if whole_kind(empty.config.model_type) else []
+    if twice := sorted(headers.keys() & set(bare)):
+        raise refusal(name, f"its files have two values of one weight, {twice[0]} and {PREFIX}{twice[0]}: copy it again")
     with _quiet():
         _, report = type(empty).from_pretrained(
             None,
@@ -114,7 +118,7 @@ def refuse_report(name: str, report: Mapping[str, Any]) -> None:
     for key, there, here in sorted(report["mismatched_keys"], key=str):
         raise refusal(name, f"{key} is {list(there)} in its files, and {list(here)} by its config.json: {TOGETHER}")
     missing = sorted(report["missing_keys"])
-    unexpected = sorted(key for key in report["unexpected_keys"] if not key.startswith(SPEAKING))
+    unexpected = sorted(report["unexpected_keys"])
     if missing and all(key.startswith("lm_head.") for key in missing):
         raise refusal(
             name,
@@ -146,12 +150,12 @@ def refuse_adapters(folder: Path, base: str, empty: Any) -> None:
         raise refusal(str(folder), f"its adapters are of type {kind!r:.40}, and only LORA can be read: merge them with peft")
     if not (folder / WEIGHTS).is_file():
         raise refusal(str(folder), f"it has {CONFIG} and no {WEIGHTS}: copy it, too")
-    modules = dict(empty.named_modules())
+    modules, layers = dict(empty.named_modules()), {name: layer for layer, name in layers_in_files(empty).items()}
     for key, tensor in sorted(read_headers(folder / WEIGHTS, str(folder)).items()):
         owner, _, which = key.removeprefix("base_model.model.").rpartition(".lora_")
         if which not in ("A.weight", "B.weight"):
             raise refusal(str(folder), f"it has {key}, which is no LoRA of a linear layer: merge it with peft")
-        layer = modules.get(owner)
+        layer = modules.get(layers.get(owner, owner))
         if layer is None:
             raise refusal(str(folder), f"its adapters have {owner}, which their model {base!r} lacks: {cure}")
         if isinstance(layer, torch.nn.Linear):

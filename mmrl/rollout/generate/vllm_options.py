@@ -110,7 +110,7 @@ def _fixed(
         "logits_processors": ["mmrl.rollout.generate.vllm_worker:Banned"],
         "additional_config": {"mmrl_banned": sorted(policy.banned)},
         "worker_extension_cls": "mmrl.rollout.generate.vllm_worker.Reloading",
-        "limit_mm_per_prompt": {"image": 64, "video": 8},  # sizes its buffers; preprocessed inputs are not counted
+        "limit_mm_per_prompt": {"image": 64, "video": 8, "audio": 8},  # sizes its buffers; preprocessed inputs are not counted
         "mm_device_do_normalize": False,  # pixels are normalised already
         "disable_log_stats": True,
     }

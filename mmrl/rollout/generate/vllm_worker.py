@@ -10,6 +10,7 @@ from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmb
 from vllm.v1.sample.logits_processor import LogitsProcessor
 
 from mmrl.compute.devices import sum_in_float32
+from mmrl.policies.vlm.hearing import hear_apart
 from mmrl.rollout.generate.broadcast import Group, Load, Meeting
 from mmrl.rollout.generate.weights import Named, Place, open_shared
 
@@ -19,9 +20,12 @@ class Banned(LogitsProcessor):
 
     def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
         sum_in_float32()  # a worker that is a process of its own knows nothing of the learner's
-        self.ids = torch.tensor(vllm_config.additional_config["mmrl_banned"], device=device)
+        self.banned, self.device = list(vllm_config.additional_config["mmrl_banned"]), device
+        self.ids: torch.Tensor | None = None
 
     def apply(self, logits: torch.Tensor) -> torch.Tensor:
+        if self.ids is None:  # Molmo 2's placeholders have no outputs
+            self.ids = torch.tensor([i for i in self.banned if i < logits.shape[-1]], dtype=torch.long, device=self.device)
         return logits.index_fill_(-1, self.ids, -torch.inf)
 
     def is_argmax_invariant(self) -> bool:
@@ -43,8 +47,11 @@ class Reloading:
         """Load weights in place, by transformers' names; of a layer that vLLM fuses, all or none."""
         _synchronize()  # vLLM has a stream for each thread: batches under way, and weights that another thread wrote
         self.model_runner.reload_weights(weights_iterator=iter(weights))
+        model = self.model_runner.get_model()
         if self.device.type == "cpu":
-            pack_heads(self.model_runner.get_model())
+            pack_heads(model)
+        if (tower := getattr(model, "audio_tower", None)) and type(tower).__name__ == "Qwen3OmniMoeAudioEncoder":
+            hear_apart(tower)
         _synchronize()  # who reads them may do so on another stream, and the learner may write to a buffer again
 
     def mmrl_fetch(self, handles: Sequence[bytes], places: Sequence[Place]) -> None:

@@ -7,7 +7,6 @@ that vLLM fuses into one lie within a block, because a fused layer can only be l
 
 from __future__ import annotations
 
-import copy
 import pickle
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,7 +17,7 @@ import torch
 
 from mmrl.policies.lora import is_adapter, merged_weights
 from mmrl.policies.shard import full_tensor
-from mmrl.policies.vlm.thinkers import PREFIX, whole_kind
+from mmrl.policies.vlm.published import conversions_of, published
 
 Named = tuple[str, torch.Tensor]
 Place = tuple[str, torch.dtype, tuple[int, ...], int]
@@ -52,39 +51,9 @@ def changed_weights(model: Any, before: dict[str, int], now: dict[str, int]) -> 
     again = now.keys() & model.all_tied_weights_keys  # with an adapter, a head has another name, and is another
     wanted = merged_weights(model, lambda name: name not in again and (not before or block(name) in blocks))
     weights = ((name, full_tensor(value.detach())) for name, value in wanted)
-    conversions = _conversions(model)
-    prefix = PREFIX if whole_kind(model.config.model_type) else ""
+    conversions = conversions_of(model)
     for together in _blocks(weights):
-        yield from ((prefix + name, value) for name, value in _published(model, conversions, dict(together)).items())
-
-
-def _conversions(model: Any) -> list[Any]:
-    """What transformers does to a published checkpoint of this model, without removing the prefix of a thinker. 5.24 does so for
-    the thinker and again for the model within it: undoing both would put the prefix before two parts of a name."""
-    from transformers.conversion_mapping import get_model_conversion_mapping
-
-    known = copy.deepcopy(get_model_conversion_mapping(model, add_legacy=False))
-    found = [conversion for conversion in known if getattr(conversion, "prefix_to_remove", None) != PREFIX.removesuffix(".")]
-    for operation in (operation for conversion in found for operation in getattr(conversion, "operations", ())):
-        if hasattr(operation, "check_dims"):  # it would only be undone for a checkpoint that needed it
-            operation.check_dims = False
-    return found
-
-
-def _published(model: Any, conversions: Sequence[Any], weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Undo what transformers does to a published checkpoint as it loads it: other names, experts in one tensor. `save_pretrained`
-    undoes what was done to the checkpoint that was loaded, which for a model that was made here is not the same."""
-    from transformers.core_model_loading import revert_weight_conversion
-
-    own = vars(model).get("_weight_conversions")
-    model._weight_conversions = list(conversions)
-    try:
-        return revert_weight_conversion(model, weights)
-    finally:
-        if own is None:
-            del model._weight_conversions
-        else:
-            model._weight_conversions = own
+        yield from published(model, conversions, dict(together)).items()
 
 
 def num_bytes(values: Iterable[torch.Tensor]) -> int:

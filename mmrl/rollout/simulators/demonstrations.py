@@ -13,7 +13,6 @@ import torch
 from mmrl.api.errors import PluginError, UserError, plugin_errors
 from mmrl.api.interfaces import Expert, Task
 from mmrl.api.seeds import derive
-from mmrl.api.simulators.history import in_track
 from mmrl.api.simulators.types import Demonstration, Observation, Simulation, TrajectoryData
 from mmrl.api.types import Prompt
 from mmrl.policies.acting.base import ActingPolicy, ActionSample
@@ -95,7 +94,7 @@ def to_trajectory(shown: Demonstration, prompt: Prompt, policy: ActingPolicy) ->
             "asks for the pictures before it: leave history out"
         )
     done_MA = shown.actions_MA[: moments - 1 + policy.ahead]
-    track = in_track(
+    track = policy.with_history(
         TrajectoryData(
             instruction=shown.instruction,
             images={camera: _and_last(images) for camera, images in shown.images.items()},
@@ -104,15 +103,14 @@ def to_trajectory(shown: Demonstration, prompt: Prompt, policy: ActingPolicy) ->
             logprobs_TKC=torch.full((len(done_MA), 1, 1), torch.nan),
             valid_TK=torch.ones(len(done_MA), 1, dtype=torch.bool),
             rewards_TK=torch.zeros(len(done_MA), 1),
-        ),
-        policy.history,
-        policy.chunk,
+        )
     )
     whole = policy.chunked(track, shown.physical_units)
     return replace(
         whole,
         choices=whole.choices[:moments],
         logprobs_TKC=whole.logprobs_TKC[:moments],
+        tokens_T=None if whole.tokens_T is None else whole.tokens_T[:moments],
         valid_TK=whole.valid_TK[:moments],
         rewards_TK=whole.rewards_TK[:moments],
     )
@@ -187,6 +185,7 @@ def observation_at(track: TrajectoryData, call: int) -> TrajectoryData:
         rewards_TK=track.rewards_TK[at : at + 1],
         actions_TKA=None if track.actions_TKA is None else track.actions_TKA[at : at + 1],
         corrected_T=None if track.corrected_T is None else track.corrected_T[at : at + 1],
+        tokens_T=None if track.tokens_T is None else track.tokens_T[at : at + 1],
     )
 
 

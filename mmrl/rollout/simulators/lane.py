@@ -68,10 +68,11 @@ class Lane:
         num_envs: int,
         watchdog: Watchdog | None = None,
         history: int = 0,
+        of_steps: bool = False,
     ) -> None:
-        """watchdog: of the simulator's calls, if it is in this process. history: number of earlier calls whose pictures the
-        policy sees."""
-        self.watchdog, self.history = watchdog, history
+        """watchdog: of the simulator's calls, if it is in this process. history, of_steps: the policy's `history` and
+        `history_of_steps`."""
+        self.watchdog, self.history, self.of_steps = watchdog, history, of_steps
         self.simulator, self.spec, self.simulation, self.num_envs = simulator, spec, simulation, num_envs
         max_steps = step_limit(simulation, simulator, spec.max_steps)
         if max_steps < 1:
@@ -84,7 +85,11 @@ class Lane:
         self._starts: dict[tuple[str, str, str | None], Any] = {}
         self._observation: Observation | None = None
         self._seen: tuple[Observation, int, Observation] | None = None
-        """(an observation, the number of calls before it, the same with its history)."""
+        """(an observation, the number of moments before it, the same with its history)."""
+        self._before_step: Observation | None = None
+        """What was seen before the last step, if the history is of steps."""
+        self._went = 0
+        """Number of steps of the simulator."""
         self._parts: frozenset[str] | None = None
         """The names in the first step."""
         self.rules = EpisodeRules(simulation, num_envs, max_steps)
@@ -231,10 +236,12 @@ class Lane:
         assert self._observation is not None
         if not self.history:
             return self._observation
-        if self._seen is None or self._seen[0] is not self._observation or self._seen[1] != len(self.calls):
-            before = self.calls[-1].observation if self.calls else None
+        moment = self._went if self.of_steps else len(self.calls)
+        if self._seen is None or self._seen[0] is not self._observation or self._seen[1] != moment:
+            before = self._before_step if self.of_steps else self.calls[-1].observation if self.calls else None
             fresh_N = torch.tensor([job is None or job.start == len(self.calls) for job in self.jobs])
-            self._seen = (self._observation, len(self.calls), follow(self._observation, before, fresh_N, self.history))
+            seen = follow(self._observation, before, fresh_N, self.history, self.of_steps)
+            self._seen = (self._observation, moment, seen)
         return self._seen[2]
 
     def play(self, chosen: ActionSample, envs: list[int]) -> None:
@@ -264,6 +271,9 @@ class Lane:
 
     def _step(self, actions_NA: torch.Tensor, active_N: torch.Tensor, rewards_N: torch.Tensor) -> torch.Tensor:
         """One step of the simulator; returns which episodes ended with it. Writes rewards into `rewards_N`."""
+        if self.of_steps:
+            self._before_step = self.observation
+            self._went += 1
         with self._watched("step"):
             found = self.simulator.step(actions_NA, active_N)
         check_transition(f"step() of {self.who}", found, self.num_envs, self._observation, self._parts)
@@ -334,6 +344,8 @@ class Lane:
             self._spread(c.chosen.expert_actions_nA, c.envs_n) for c in self.calls if c.chosen.expert_actions_nA is not None
         ]
         advice = torch.stack(advised) if advised else None
+        counted = [self._spread(c.chosen.tokens_n, c.envs_n) for c in self.calls if c.chosen.tokens_n is not None]
+        tokens = torch.stack(counted) if counted else None
         taken = [self._spread(c.chosen.corrected_n, c.envs_n) for c in self.calls if c.chosen.corrected_n is not None]
         corrected = torch.stack(taken) if taken else None
         told = upload({name: torch.stack([getattr(c, name) for c in self.calls]) for name in ("valid_NK", "rewards_NK")}, device)
@@ -354,6 +366,7 @@ class Lane:
                 expert_actions_TA=None if advice is None else advice[at],
                 actions_TKA=actions[at],
                 corrected_T=None if corrected is None else corrected[at],
+                tokens_T=None if tokens is None else tokens[at],
                 **({"step_s": 1 / self.spec.control_hz} if self.spec.control_hz else {}),
             )
         self.calls = []

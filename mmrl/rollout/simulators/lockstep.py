@@ -15,7 +15,6 @@ from mmrl.api.episodes import GUIDED, Trajectory, plain_instruction
 from mmrl.api.errors import UserError, plugin_errors
 from mmrl.api.interfaces import Task
 from mmrl.api.seeds import derive
-from mmrl.api.simulators.history import in_track
 from mmrl.api.simulators.types import Demonstration, Observation, Simulation, TrajectoryData
 from mmrl.api.types import Prompt, Status
 from mmrl.compute.devices import current_gpu
@@ -183,7 +182,9 @@ class SimulatorCollector:
             if job.track is None:
                 raise UserError(f"task {job.prompt.task!r}: the expert's episode {job.prompt.id!r} could not be played")
             # the expert acts at each step, and the policy once in a chunk
-            found[key] = self.policy.chunked(in_track(job.track, self.policy.history, self.policy.chunk))
+            # the lane has recorded what was seen of earlier steps
+            track = job.track if self.policy.history_of_steps else self.policy.with_history(job.track)
+            found[key] = self.policy.chunked(track)
             lasting = "per-env-seed" not in self.lanes(job.prompt.task)[0].spec.capabilities
             self._played.add({key: found[key]}, lasting)
         return found
@@ -298,10 +299,10 @@ class SimulatorCollector:
                 if self.tasks[other].simulation == simulation:
                     self._lanes[label] = lanes
                     return lanes
-            history = self.policy.history
+            seen = (self.policy.history, self.policy.history_of_steps)
             sizes = [self.config.num_envs // count + (i < self.config.num_envs % count) for i in range(count)]
             self._lanes[label] = [
-                make_lane(simulation, size, self.device, self.elsewhere, self._watchdog, history) for size in sizes if size
+                make_lane(simulation, size, self.device, self.elsewhere, self._watchdog, *seen) for size in sizes if size
             ]
             first = self._lanes[label][0]
             self.policy.fits(label, first.simulator, first.spec)
@@ -319,15 +320,16 @@ def make_lane(
     elsewhere: Elsewhere | None = None,
     watchdog: Watchdog | None = None,
     history: int = 0,
+    of_steps: bool = False,
 ) -> Lane:
     """A lane with its own simulator, on this device (see `Registry.make_simulator`), or made by `elsewhere`.
 
-    watchdog: of simulators whose calls have no deadlines of their own. history: see `Lane`."""
+    watchdog: of simulators whose calls have no deadlines of their own. history, of_steps: see `Lane`."""
     registry = plugins.registry()
     simulator = elsewhere.make(simulation, num_envs) if elsewhere else registry.make_simulator(simulation, num_envs, device)
     if getattr(simulator, "own_deadlines", False):
         watchdog = None
-    return Lane(simulator, registry.get("simulators", simulation.simulator), simulation, num_envs, watchdog, history)
+    return Lane(simulator, registry.get("simulators", simulation.simulator), simulation, num_envs, watchdog, history, of_steps)
 
 
 def _guidance(jobs: Sequence[EpisodeJob], seen: Observation) -> Guidance | None:

@@ -11,7 +11,7 @@ from mmrl.api.interfaces import Task
 from mmrl.api.specs import SimulatorSpec, TaskSpec, VerifierSpec
 from mmrl.api.types import Case
 from mmrl.registry import plugins
-from mmrl.registry.importing import check_options
+from mmrl.registry.importing import build_errors, check_options
 from mmrl.testing.attack.campaign import Attack, Attempt
 from mmrl.testing.attack.completions import attack_verifier, hostile_completions
 from mmrl.testing.attack.options import attack_options
@@ -101,7 +101,8 @@ def _on_simulator(spec: SimulatorSpec, options: Mapping[str, Any]) -> dict[str, 
     def made(changed: Mapping[str, Any]) -> Any:
         wanted = {**own, **changed}
         check_options(f"simulator {spec.id!r}", target, wanted, filled=tuple(filled))
-        return target(**filled, **wanted)
+        with build_errors(f"simulator {spec.id!r}", target, wanted):
+            return target(**filled, **wanted)
 
     def actions() -> Iterator[Attempt]:
         if spec.action:

@@ -10,7 +10,6 @@ from mmrl.compute.bitsandbytes import check_installed
 from mmrl.compute.ray import import_ray
 from mmrl.config.sections import ComputeConfig, OffPolicyStage, RecapStage, RlStage, RunConfig
 from mmrl.config.training import EIGHT_BIT
-from mmrl.policies.names import hears
 from mmrl.rollout.simulators.wire.handshake import token_of_environment
 
 
@@ -58,13 +57,15 @@ def check_sampler(config: RunConfig, acts: bool) -> None:
         return
     generate = config.generate
     for wrong, why in (
-        (acts, f"samples text, but policy.kind = {config.policy.kind!r} acts"),
-        (generate.top_p != 1 or generate.top_k, "gives log-probabilities after generate.top_p and top_k, not before"),
-        (config.evaluate.steer, "can't be steered (evaluate.steer)"),
-        (not acts and hears(config.policy.model), "isn't given sounds yet"),
+        (acts, f"samples text, but policy.kind = {config.policy.kind!r} acts:"),
+        (
+            generate.top_p != 1 or generate.top_k,
+            "gives log-probabilities after generate.top_p and top_k, not before: drop them, or",
+        ),
+        (config.evaluate.steer, "can't be steered (evaluate.steer):"),
     ):
         if wrong:
-            raise UserError(f'compute.sampler = "vllm" {why}: use "local"')
+            raise UserError(f'compute.sampler = "vllm" {why} use "local"')
     from mmrl.rollout.generate.vllm_engine import check_installed
 
     check_installed()

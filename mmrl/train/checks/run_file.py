@@ -245,6 +245,10 @@ def check_stage(
         raise UserError(
             f"{where}: the loss of {stage.algorithm} is for policies that write, and {config.policy.kind} acts: use ppo"
         )
+    if algorithm.for_acting and not plugins.registry().get("policies", config.policy.kind).acts:
+        raise UserError(
+            f"{where}: the loss of {stage.algorithm} is for policies that act, and {config.policy.kind} writes: use ppo"
+        )
     taught = "teacher_logprobs_NT" in algorithm.needs
     if stage.teacher == EXPERT:
         raise UserError(f'{where}.teacher = "expert" is for a distill stage: name a checkpoint, which can score completions')
@@ -295,6 +299,17 @@ def check_trainable(policy: PolicySpec) -> None:
         raise UserError(f'policy.kind = "{policy.id}" can only be evaluated: write mmrl eval instead of mmrl train')
 
 
+def _check_units_of_chunks(config: RunConfig) -> None:
+    """Refuse units of a stage that a policy whose tokens say a whole chunk doesn't have."""
+    for number, stage in enumerate(config.stages):
+        for key in ("ratio", "credit"):
+            if isinstance(stage, RlStage) and getattr(stage, key) == "action":
+                raise UserError(
+                    f'stages.{number}.{key} = "action": the tokens of a {config.policy.kind} say a whole chunk, and no action '
+                    'has tokens of its own: use "token" or "chunk"'
+                )
+
+
 def check_model(config: RunConfig, policy: PolicySpec, online: bool = False) -> None:
     """Refuse a `[policy]` that can't be loaded, as far as its kind can check without loading. Not called for a checkpoint, which
     doesn't need that model. online: for `compute.sequence_parallel`, hub names are looked up."""
@@ -305,6 +320,8 @@ def check_model(config: RunConfig, policy: PolicySpec, online: bool = False) -> 
             if given:
                 raise UserError(f"{key}: a policy of kind {config.policy.kind!r} always trains all its weights: leave it out")
     kind.check(config.policy)
+    if getattr(kind, "says_chunks", False):
+        _check_units_of_chunks(config)
     check_shared_rows(config, config.policy, online)
     for number, stage in enumerate(config.stages):
         if teacher := teacher_of(stage):

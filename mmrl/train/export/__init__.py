@@ -21,7 +21,7 @@ from mmrl.policies.load import make_policy
 from mmrl.policies.lora import CONFIG, adapter_chain, merge
 from mmrl.policies.names import refuse_path
 from mmrl.policies.policy import Policy
-from mmrl.policies.vlm.thinkers import thinker_class, thinker_settings
+from mmrl.policies.vlm.thinkers import PREFIX, thinker_class, thinker_settings
 from mmrl.policies.vlm.weights import weight_files
 from mmrl.run_folder.reader import read_run, step_of
 from mmrl.run_folder.writer import RunFolder
@@ -108,7 +108,12 @@ def layout_of(folder: Path) -> Layout:
 
 
 def loader_of(folder: Path) -> str:
-    """The class of transformers that loads a saved policy, or the model of its adapters."""
+    """The class of transformers that loads a saved policy, or the model of its adapters; empty for adapters of a thinker, which
+    have the names of the whole model."""
+    if (folder / CONFIG).is_file():
+        settings = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        if any(name.startswith(PREFIX) for name in settings.get("target_modules") or ()):
+            return ""
     file = Path(adapter_chain(str(folder))[1]) / "config.json"
     kind = json.loads(file.read_text(encoding="utf-8")).get("model_type", "") if file.is_file() else ""
     return getattr(thinker_class(kind), "__name__", LOADER)

@@ -11,6 +11,7 @@ from mmrl.api.errors import UserError
 from mmrl.config.load import load_config
 from mmrl.config.sections import RunConfig, TaskConfig
 from mmrl.registry import plugins
+from mmrl.run_folder.figures import interval_text
 from mmrl.run_folder.reader import RunData
 
 Layout = Literal["transformers", "peft", "lerobot", "mmrl"]
@@ -41,6 +42,12 @@ USE: dict[str, str] = {
 
 """
     + ASK,
+    "thinker": """The folder has adapters (LoRA) of the thinker in {base}, called MODEL here. vLLM loads them beside it;
+`mmrl export --merge` makes a model of both, which transformers loads, too.
+
+```sh
+vllm serve MODEL --enable-lora --lora-modules {name}=FOLDER
+```""",
     "lerobot": """```sh
 lerobot-eval --policy.path={name} --env.type=...
 ```""",
@@ -86,24 +93,24 @@ class Card:
         """YAML, as the hub reads it. It names no licence."""
         from huggingface_hub import EvalResult, ModelCardData
 
-        acts = self.layout == "lerobot" or self.config.policy.kind != "vlm"
+        task = "robotics" if self._acts() else "image-text-to-text"
         results = [
             EvalResult(
-                task_type="robotics" if acts else "image-text-to-text",
+                task_type=task,
                 dataset_type="mmrl",
                 dataset_name=figure["task"],
                 dataset_split=figure["split"],
                 metric_type=figure["metric"],
                 metric_name=figure["metric"],
                 metric_value=round(figure["value"], 6),
-                metric_args={"low": round(figure["low"], 6), "high": round(figure["high"], 6), "n": figure["n"]},
+                metric_args={**_bounds(figure), "n": figure["n"]},
             )
             for figure in self._figures(self.step)
         ]
         data = ModelCardData(
             base_model=self.base if _on_hub(self.base) else None,
             library_name=LIBRARIES[self.layout],
-            pipeline_tag="robotics" if acts else "image-text-to-text",
+            pipeline_tag=task,
             tags=["mmrl", "reinforcement-learning", *sorted({task.id.replace("/", "-") for task in self.config.tasks})],
             model_name=self.name if results else None,
             eval_results=results or None,
@@ -123,19 +130,27 @@ class Card:
             return f"## Evaluation\n\nThe run did not evaluate the weights of step {self.step}."
         settings = self.config.evaluate
         sampled = f"sampled at temperature {settings.temperature:g}" if settings.temperature else "greedy"
-        answers = "one answer" if settings.num_samples == 1 else f"{settings.num_samples} answers"
+        posed, answer, of = ("starts", "episode", "from") if self._acts() else ("prompts", "answer", "to")
+        answers = f"one {answer}" if settings.num_samples == 1 else f"{settings.num_samples} {answer}s"
         table = _table(
-            ("task", "split", "metric", "value (95% interval)", self._earlier(), "prompts"),
+            ("task", "split", "metric", "value (95% interval)", self._earlier(), posed),
             [(row.task, row.split, row.metric, row.value, row.before, str(row.n)) for row in rows],
         )
         again = f"mmrl eval run.toml --set 'policy.model=\"{self.name}\"'"
-        return f"## Evaluation\n\nHeld-out prompts, {answers} to each, {sampled}.\n\n{table}\n\n`{again}` evaluates it again."
+        return f"## Evaluation\n\nHeld-out {posed}, {answers} {of} each, {sampled}.\n\n{table}\n\n`{again}` evaluates it again."
+
+    def _acts(self) -> bool:
+        """Whether the policy acts in simulators. One whose plugin is gone does: the kinds that write are mmrl's own."""
+        try:
+            return plugins.registry().get("policies", self.config.policy.kind).acts
+        except UserError:
+            return True
 
     def _rows(self) -> Iterator[_Row]:
         earlier = self._first()
-        before = {(row["task"], row["split"], row["metric"]): row for row in self._figures(earlier)}
+        before = {(row["task"], row["split"]): row for row in self._figures(earlier)}
         for row in self._figures(self.step):
-            first = before.get((row["task"], row["split"], row["metric"])) if earlier < self.step else None
+            first = before.get((row["task"], row["split"])) if earlier < self.step else None
             names = {key: row[key] for key in ("task", "split", "metric", "n")}
             yield _Row(**names, value=_figure(row), before=_figure(first) if first else "")
 
@@ -167,7 +182,8 @@ class Card:
     def _use(self) -> str:
         most, tokens = self.config.policy.max_pixels, self.config.generate.max_tokens
         pixels = f"\n\nIt was trained on pictures of at most {most:,} pixels; larger ones were shrunk to that." if most else ""
-        use = USE[self.layout].format(name=self.name, base=_shown(self.base), loader=self.loader, tokens=tokens, pixels=pixels)
+        kind = self.layout if self.loader else "thinker"
+        use = USE[kind].format(name=self.name, base=_shown(self.base), loader=self.loader, tokens=tokens, pixels=pixels)
         return f"## Use\n\n{use}"
 
     def _licence(self) -> str:
@@ -214,7 +230,12 @@ def _stage(stage: Any) -> str:
 
 
 def _figure(row: dict[str, Any]) -> str:
-    return f"{row['value']:.3f} ({row['low']:.3f} to {row['high']:.3f})"
+    return f"{row['value']:.3f} ({interval_text(row['low'], row['high'])})"
+
+
+def _bounds(row: dict[str, Any]) -> dict[str, float]:
+    """The bounds of a figure's interval, without those that are unknown."""
+    return {key: round(row[key], 6) for key in ("low", "high") if row[key] is not None}
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

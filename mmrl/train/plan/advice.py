@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mmrl.config.sections import LoraConfig, RunConfig
@@ -12,8 +13,14 @@ from mmrl.train.plan.seconds import COPIED, CostModel
 
 Peak = Callable[[RunConfig], tuple[int, int]]
 """Run file -> (peak bytes, usable bytes)."""
+Settings = Mapping[str, object]
+"""Key of the run file -> value."""
+Try = tuple[dict[str, object], str]
+"""(settings, their price in words)."""
 LEAST_PIXELS = 448**2
 """Smaller pictures aren't proposed."""
+MOST = 5
+"""Changes that are proposed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,30 +71,45 @@ def offload(clock: CostModel, machine: Machine) -> Offload | None:
 
 
 def changes(config: RunConfig, peak: Peak, step: Callable[[RunConfig], float], smallest: int, pixels: int) -> list[Change]:
-    """At most five changes that make a run fit, the cheapest first, each of one or two keys; if none does, the three that save
-    most. step: run file -> seconds of a step. smallest: tokens of the shortest row, the minimum of a micro-batch. pixels: of a
-    picture, 0 if `policy.max_pixels` doesn't set them."""
+    """At most `MOST` changes that make a run fit, the cheapest first, each with no more keys than it takes; if none does, the
+    three that save most. step: run file -> seconds of a step. smallest: tokens of the shortest row, the minimum of a micro-batch.
+    pixels: of a picture, 0 if `policy.max_pixels` doesn't set them."""
     needed, _ = peak(config)
-    tried = []
+    fitting: list[Change] = []
+    others: list[Change] = []
     for settings, cost in _tries(config, smallest, pixels):
+        if any(_enough(other.settings, settings) for other in fitting):
+            continue
         try:
             changed = with_settings(config, settings)
             need, there = peak(changed)
         except ValueError:  # the schema refuses the combination
             continue
         if need < needed:
-            tried.append(Change(settings=settings, bytes=need, fits=need <= there, cost=cost, step_s=step(changed)))
-    fitting: list[Change] = []
-    for change in tried:
-        more = any(other.settings.items() <= change.settings.items() for other in fitting)
-        harder = any(set(other.settings) == set(change.settings) for other in fitting)  # a milder value of the same keys fits
-        if change.fits and not more and not harder:
-            fitting.append(change)
-    return fitting[:5] or sorted(tried, key=lambda change: change.bytes)[:3]
+            change = Change(settings=settings, bytes=need, fits=need <= there, cost=cost, step_s=step(changed))
+            (fitting if change.fits else others).append(change)
+            if len(fitting) == MOST:
+                break
+    return fitting or sorted(others, key=lambda change: change.bytes)[:3]
 
 
-def _tries(config: RunConfig, smallest: int, pixels: int) -> Iterator[tuple[dict[str, object], str]]:
-    single: list[tuple[dict[str, object], str]] = []
+def _enough(fits: Settings, settings: Settings) -> bool:
+    """Whether these settings are no alternative to others that fit: the same keys, or further ones and nothing milder."""
+    if fits.keys() == settings.keys():  # milder values are tried first
+        return True
+    return fits.keys() <= settings.keys() and all(_as_mild(key, value, settings[key]) for key, value in fits.items())
+
+
+def _as_mild(key: str, one: object, other: object) -> bool:
+    if isinstance(one, dict):  # adapters over whole weights are milder than over 4 bits
+        return not one or one == other
+    if isinstance(one, int) and isinstance(other, int):
+        return one <= other if key == "compute.learners" else one >= other
+    return one == other
+
+
+def _tries(config: RunConfig, smallest: int, pixels: int) -> Iterator[Try]:
+    single: list[Try] = []
     if config.compute.sampler == "vllm" and not config.compute.sleep_mode:
         single.append(({"compute.sleep_mode": True}, "some seconds per step to wake up"))
     tokens = config.train.micro_batch_tokens
@@ -95,38 +117,44 @@ def _tries(config: RunConfig, smallest: int, pixels: int) -> Iterator[tuple[dict
     while tokens // 2 >= smallest:
         tokens //= 2
         budgets.append(tokens)
+    rounds: list[Try] = []
     if config.compute.sampler == "local":
         size = config.generate.batch_size
-        single += [({"generate.batch_size": size // k}, "more rounds of decoding") for k in (2, 4, 8, 16) if size // k]
-    small: list[tuple[dict[str, object], str]] = [({"train.micro_batch_tokens": n}, "more, smaller passes") for n in budgets]
-    again: list[tuple[dict[str, object], str]] = (
+        rounds = [({"generate.batch_size": size // k}, "more rounds of decoding") for k in (2, 4, 8, 16) if size // k]
+    small: list[Try] = [({"train.micro_batch_tokens": n}, "more, smaller passes") for n in budgets]
+    again: list[Try] = (
         []
         if config.train.gradient_checkpointing
         else [({"train.gradient_checkpointing": True}, "about a third more time per update")]
     )
-    single += small + again
+    single += rounds + small + again
     if not config.train.offload_optimizer and (config.compute.weights == "replicated" or config.compute.learners == 1):
         single.append(({"train.offload_optimizer": True}, "masters and running means go to the device and back for each step"))
     if config.policy.dtype == "float32":
         single.append(({"policy.dtype": "bfloat16"}, "sampler and learner differ, by 0.025 nats a token at 3B, in float16 less"))
     least = max(LEAST_PIXELS, config.policy.min_pixels or 0)
-    smaller: list[tuple[dict[str, object], str]] = [
-        ({"policy.max_pixels": pixels // k}, "smaller pictures") for k in (4, 16, 64) if pixels // k >= least
-    ]
+    smaller: list[Try] = [({"policy.max_pixels": pixels // k}, "smaller pictures") for k in (4, 16, 64) if pixels // k >= least]
     yield from [*single, *smaller]
-    yield from (({**a, **b}, f"{x}; {y}") for a, x in again for b, y in small)
+    several = sorted(_joined(*([({}, ""), *few] for few in (rounds[::2], again, small[-1:], smaller))), key=lambda t: len(t[0]))
+    yield from _joined(again, small)
+    yield from several
+    adapters: list[Try] = [({"policy.lora": {}}, "trains adapters, not the model's weights")]
+    four: list[Try] = [({"policy.lora": {"nf4": ["language"]}}, "trains adapters over weights in 4 bits")]
     if config.policy.lora is None:
-        yield {"policy.lora": {}}, "trains adapters, not the model's weights"
-        yield from (({"policy.lora": {}, **a}, f"trains adapters; {x}") for a, x in [*again, *small[-1:], *smaller])
+        yield from _joined(adapters, several)
     if config.policy.lora is None or not config.policy.lora.nf4:
-        four: dict[str, object] = {"policy.lora": {"nf4": ["language"]}}
-        yield four, "trains adapters over weights in 4 bits"
-        yield from (({**four, **a}, f"trains adapters over weights in 4 bits; {x}") for a, x in [*again, *smaller])
+        yield from _joined(four, several)
     for n in (2, 4, 8, 16, 32, 64):
         if n > config.compute.learners:
-            more: dict[str, object] = {"compute.learners": n, "compute.weights": "sharded"}
-            yield more, f"{n} devices"
-            yield from (({**more, **a}, f"{n} devices; {x}") for a, x in again)
+            more: list[Try] = [({"compute.learners": n, "compute.weights": "sharded"}, f"{n} devices")]
+            yield from more
+            yield from _joined(more, again)
+
+
+def _joined(*choices: Sequence[Try]) -> Iterator[Try]:
+    """One of each of these changes, together."""
+    for chosen in itertools.product(*choices):
+        yield {k: v for settings, _ in chosen for k, v in settings.items()}, "; ".join(cost for _, cost in chosen if cost)
 
 
 def with_settings(config: RunConfig, settings: dict[str, object]) -> RunConfig:

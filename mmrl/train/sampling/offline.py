@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from mmrl.api.simulators.history import in_track
 from mmrl.api.simulators.types import TrajectoryData
 from mmrl.api.types import Status
 from mmrl.config.sections import EXPERT_EPISODES, OffPolicyStage, Training
@@ -92,7 +91,7 @@ def _shown(
     played = Episodes(entry.id, entry.options, count, split=split, environments=at_once)
     try:
         tracks = [(job.track, job.status) for job in played.jobs() if job.track is not None]
-        return [(in_chunks(in_track(track, policy.history, policy.chunk), policy.chunk), status) for track, status in tracks]
+        return [(in_chunks(policy.with_history(track), policy.chunk), status) for track, status in tracks]
     finally:
         played.close()
 

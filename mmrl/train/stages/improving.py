@@ -111,9 +111,11 @@ class ImprovingSteps(OffPolicySteps):
         candidates = policy.candidates(seen, seeds_n, calls_n, how.candidates, temperature)
         picked = (self.sees.remembered(seen, draw), candidates.flatten(2), how.acting_temperature, draw.uniform(PICK))
         best_nKA = self.learner.picked(*picked).unflatten(1, candidates.shape[2:])
-        none = torch.zeros(len(seen), policy.chunk, policy.head.slots, device=policy.device)
         with torch.no_grad():
-            return ActionSample(actions_nKA=best_nKA, choices=policy.choices_of(best_nKA, seen), logprobs_nKC=none)
+            choices = policy.choices_of(best_nKA, seen)
+        logprobs_nKC, tokens_n = policy.unsampled(choices)
+        none = torch.zeros_like(logprobs_nKC)
+        return ActionSample(actions_nKA=best_nKA, choices=choices, logprobs_nKC=none, tokens_n=tokens_n)
 
 
 def refuse_what_cannot_imitate(policy: Squashed | object) -> None:

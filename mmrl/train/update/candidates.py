@@ -125,13 +125,15 @@ def calls_to_imitate(
     found = []
     if valid_nK is None:
         valid_nK = torch.ones(len(choices), policy.chunk, dtype=torch.bool, device=choices.device)
+    logprobs_nKC, tokens_n = policy.unsampled(choices)
     for n in range(len(choices)):
         track = TrajectoryData(
             instruction=seen.instructions[n],
             images={camera: rows[[n, n]] for camera, rows in seen.images.items()},  # what follows isn't learned from
             state=None if seen.state is None else seen.state[[n, n]],
             choices=choices[n : n + 1],
-            logprobs_TKC=torch.full((1, policy.chunk, policy.head.slots), torch.nan, device=choices.device),
+            logprobs_TKC=logprobs_nKC[n : n + 1],
+            tokens_T=None if tokens_n is None else tokens_n[n : n + 1],
             valid_TK=valid_nK[n : n + 1],
             rewards_TK=torch.zeros(1, policy.chunk, device=choices.device),
         )

@@ -108,7 +108,9 @@ class Learner:
             return self._update(batches, step, kl, demonstrations)
 
     def _update(self, batches: Dealt, step: int, kl: float, demonstrations: Demonstrations | None) -> dict[str, float]:
-        nothing = Batch(micro=(), num_tokens=0, num_rollouts=0, lengths_N=torch.zeros(0, dtype=torch.long), looks=False)
+        nothing = Batch(
+            micro=(), num_tokens=0, num_rollouts=0, lengths_N=torch.zeros(0, dtype=torch.long), looks=False, hears=False
+        )
         if demonstrations:
             demonstrations = replace(demonstrations, batch=self._counted(demonstrations.batch))
         counted = [self._counted(b) for b in (batches(0) if callable(batches) else batches) or [nothing]]
@@ -148,9 +150,10 @@ class Learner:
         """The batch with its counts summed over all ranks."""
         if world_size() == 1:
             return batch
-        counts = torch.tensor([batch.num_tokens, batch.num_rollouts, batch.looks], dtype=torch.float64, device=self.policy.device)
-        tokens, rollouts, looks = all_reduce_sum(counts).tolist()
-        return replace(batch, num_tokens=int(tokens), num_rollouts=rollouts, looks=bool(looks))
+        own = [batch.num_tokens, batch.num_rollouts, batch.looks, batch.hears]
+        counts = torch.tensor(own, dtype=torch.float64, device=self.policy.device)
+        tokens, rollouts, looks, hears = all_reduce_sum(counts).tolist()
+        return replace(batch, num_tokens=int(tokens), num_rollouts=rollouts, looks=bool(looks), hears=bool(hears))
 
     def _gradients(
         self,
@@ -166,8 +169,8 @@ class Learner:
         if gold:
             with self._checkpointing():
                 figures |= imitate(self.policy, gold, self.optimizer.backward)
-        if not batch.looks and not (gold and gold.batch.looks):
-            self.optimizer.forget_blank()
+        reached = (batch, gold.batch) if gold else (batch,)
+        self.optimizer.forget_blank(looks=any(b.looks for b in reached), hears=any(b.hears for b in reached))
         if self.optimizer.scale and not math.isfinite(figures["loss"] + figures.get("imitation/loss", 0.0)):
             self.optimizer.clear()  # a smaller scale would not help
             raise UserError(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
+from mmrl.algorithms.loss import ACTING
 from mmrl.api.errors import PluginError
 from mmrl.compute.ranks import all_reduce_sum
 from mmrl.policies.batches import Batch
@@ -44,6 +45,8 @@ class Measured:
             if "mean_log_ratio_L" in self.needs:
                 moved = self.policy.mean_logprobs(micro, self.temperature) - means[i] if changed else None
                 found["mean_log_ratio_L"] = torch.zeros_like(micro.advantages_L) if moved is None else moved
+            if ACTING in self.needs:
+                found[ACTING] = micro.through_call_L
             each.append([x for name in self.needs if (x := found[name]) is not None])
         if any(len(measured) < len(self.needs) for measured in each):
             raise PluginError(f"the loss needs {', '.join(self.needs)}, and the policy's packer gives batches without groups")

@@ -130,11 +130,14 @@ class Optimizer:
             with self._here([master]):
                 average.copy_(master)
 
-    def forget_blank(self) -> None:
-        """Drop the vision gradients of a batch without images. With sharded weights, blank images give gradients of zeros, which
-        the optimiser's moments and weight decay would apply; a single process has none."""
+    def forget_blank(self, looks: bool, hears: bool) -> None:
+        """Drop the gradients of towers that a batch didn't reach. With sharded weights, blank pictures and sounds give gradients
+        of zeros, which the optimiser's moments and weight decay would apply; a single process has none.
+
+        looks, hears: as in `Batch`."""
+        kept = {"vision": looks, "projector": looks, "": hears}
         for master, (name, p) in zip(self.masters, self.named, strict=True):
-            if isinstance(master, DTensor) and part_of(name.removeprefix("critic.")) in ("vision", "projector"):
+            if isinstance(master, DTensor) and not kept.get(part_of(name.removeprefix("critic.")), True):
                 master.grad = p.grad = None
 
     def step(self, step: int, only_critic: bool = False, again: Callable[[], object] | None = None) -> dict[str, float]:

@@ -86,6 +86,7 @@ def pack(
         _micro(_seeing(chunk, rollouts, policy), rollouts, credit, policy, team) for chunk in _fill(rows, rollouts, budget)
     )
     tokens = sum(rollouts[n].length for n in trained)
+    reached = _reached(rows, rollouts)
     whole = {"lengths_N": lengths_N, "groups_N": torch.tensor([r.group for r in rollouts], dtype=torch.long)}
     whole["credits_N"] = torch.tensor([_mean(advantages[n], r.length) for n, r in enumerate(rollouts)], dtype=torch.float32)
     found = Batch(
@@ -93,7 +94,8 @@ def pack(
         num_tokens=tokens,
         num_rollouts=len(trained),
         **upload(whole, policy.device),
-        looks=any(_looks(row, rollouts) for row in rows),
+        looks="pictures" in reached or (bool(reached) and not policy.family.sees),  # whose projector is for sounds
+        hears="sounds" in reached,
     )
     return _prefetched(found if team is None else share_rows(found, team, policy), prefetcher or prefetcher_of(policy))
 
@@ -130,14 +132,13 @@ def pad_passes(batch: Batch, policy: VLM, team: Team | None = None, prefetcher: 
 def _seeing(rows: list[_Row], rollouts: Sequence[Conversation], policy: VLM) -> list[_Row]:
     """With sharded weights, the rows with at least one image, and one sound for a model that hears: all ranks must reduce the
     gradients of the same weights, those of the towers too."""
-    reached = {name in SOUNDS for row in rows for media in _media(row, rollouts) for name in media}
-    whole = policy.root is None or reached >= {name in SOUNDS for name in policy.blank.media}
+    whole = policy.root is None or _reached(rows, rollouts) >= _reached([_blank(policy)], [])
     return rows if whole else [_blank(policy), *rows]
 
 
-def _looks(row: _Row, rollouts: Sequence[Conversation]) -> bool:
-    """Whether a row has a picture, in its prompt or in a later turn."""
-    return any(_media(row, rollouts))
+def _reached(rows: Sequence[_Row], rollouts: Sequence[Conversation]) -> set[str]:
+    """What rows have in their prompts or later turns: `pictures`, `sounds`."""
+    return {"sounds" if name in SOUNDS else "pictures" for row in rows for media in _media(row, rollouts) for name in media}
 
 
 def _blank(policy: VLM) -> _Row:

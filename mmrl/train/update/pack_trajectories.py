@@ -30,6 +30,7 @@ class _Flat:
     choices: torch.Tensor
     valid_SK: torch.Tensor
     logprobs_SKC: torch.Tensor
+    tokens_S: torch.Tensor | None
     rollout_S: torch.Tensor
     """On the host, as all that follow."""
     exists_SU: torch.Tensor
@@ -76,7 +77,9 @@ def _flat(known: Sequence[tuple[int, TrajectoryData]], credit: Credit, ratio: Ra
     tracks = [track for _, track in known]
     valid_SK = torch.cat([t.valid_TK for t in tracks])
     logprobs_SKC = torch.cat([t.logprobs_TKC for t in tracks])
-    exists_SU = places(valid_SK.cpu(), logprobs_SKC.shape[-1], ratio)
+    counted = [t.tokens_T for t in tracks if t.tokens_T is not None]
+    tokens_S = torch.cat(counted) if counted else None
+    exists_SU = places(valid_SK.cpu(), logprobs_SKC.shape[-1], ratio, None if tokens_S is None else tokens_S.cpu())
 
     def spread(values: torch.Tensor) -> torch.Tensor:
         """The values of each rollout's targets in their places, [S, U]. values: [N] or [N, T]."""
@@ -101,6 +104,7 @@ def _flat(known: Sequence[tuple[int, TrajectoryData]], credit: Credit, ratio: Ra
         choices=torch.cat([t.choices for t in tracks]),
         valid_SK=valid_SK,
         logprobs_SKC=logprobs_SKC,
+        tokens_S=tokens_S,
         rollout_S=numbers,
         exists_SU=exists_SU,
         given_SU={name: spread(values) for name, values in given.items() if values is not None}
@@ -120,14 +124,15 @@ def _calls(flat: _Flat, rows: torch.Tensor, ratio: Ratio, prefetcher: Prefetcher
         own |= {"state": seen.state}
     there = upload(own, flat.valid_SK.device)
     chosen, state = there.pop("rows"), there.pop("state", seen.state)
-    valid = flat.valid_SK[chosen]
+    valid, tokens_S = flat.valid_SK[chosen], None if flat.tokens_S is None else flat.tokens_S[chosen]
     return ActionMicroBatch(
         observation=replace(seen, images=prefetcher.add(seen.images), state=state),
         choices=flat.choices[chosen],
         slots=flat.logprobs_SKC.shape[-1],
         valid_SK=valid,
         ratio=ratio,
-        sampler_logprobs_L=per_target(flat.logprobs_SKC[chosen], valid, ratio, there["at_L"]),
+        tokens_S=tokens_S,
+        sampler_logprobs_L=per_target(flat.logprobs_SKC[chosen], valid, ratio, there["at_L"], tokens_S),
         **there,
     )
 
@@ -142,6 +147,7 @@ def _without_targets(micro: ActionMicroBatch) -> ActionMicroBatch:
         observation=micro.observation.rows(torch.zeros(1, dtype=torch.long)),
         choices=micro.choices[:1],
         valid_SK=torch.zeros_like(micro.valid_SK[:1]),
+        tokens_S=None if micro.tokens_S is None else micro.tokens_S[:1],
         **none,
     )
 

@@ -20,6 +20,7 @@ from starlette.staticfiles import StaticFiles
 
 from mmrl.api.errors import UserError, shorten
 from mmrl.api.media.image_limits import MAX_FILE
+from mmrl.run_folder.figures import SHARES
 from mmrl.run_folder.files import contents
 from mmrl.run_folder.validated import to_storable
 from mmrl.ui.board import pages, rollouts, run_queries, sections
@@ -242,7 +243,8 @@ def _api_curves(board: Board, request: Request) -> Response:
         keys.update(data["keys"])
         evals[name] = data["evals"]
         left_out += [f"{name}, {line}" for line in data["left_out"]]
-    return JSONResponse({"runs": runs, "sections": run_queries.sections(sorted(keys)), "evals": evals, "left_out": left_out})
+    plan = {"runs": runs, "sections": run_queries.sections(sorted(keys)), "evals": evals, "shares": [*SHARES]}
+    return JSONResponse({**plan, "left_out": left_out})
 
 
 def _api_series(board: Board, request: Request) -> Response:

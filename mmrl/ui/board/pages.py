@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from mmrl.api.errors import shorten
+from mmrl.run_folder.figures import unit_of
 from mmrl.ui.board.search import SORTS, STATUSES, Wanted
 from mmrl.ui.board.state import State, unreadable
 from mmrl.ui.report.svg import number
@@ -158,9 +159,10 @@ def row(state: State) -> str:
     left = duration(state.left) if state.left is not None else ""
     sort = {
         "name": state.name, "state": state.state, "progress": state.step / state.steps if state.steps else 0,
-        "left": "" if state.left is None else state.left, "eval": state.evals[0].get("value") if state.evals else "",
-        "reward": "" if state.reward is None else state.reward, "started": state.started,
+        "left": (state.seconds if state.left is None else state.left) if state.step else None, "reward": state.reward,
+        "eval": state.evals[0].get("value") if state.evals else None, "started": state.started,
     }  # fmt: skip
+    by = {key: "" if value is None else esc(str(value)) for key, value in sort.items()}
     cells = {
         "name": f'<a href="{link("/curves", run=state.name)}">{name}</a><small>{esc(tasks, 200)}</small>',
         "state": f"{status(state)}{why}{f'<small>{alarms}</small>' if alarms else ''}",
@@ -172,8 +174,7 @@ def row(state: State) -> str:
         "started": f'<time datetime="{esc(state.started)}">{esc(_when(state.started))}</time>',
     }
     body = "".join(
-        f'<td data-field="{key}" data-title="{COLUMNS[key]}" data-value="{esc(str(sort[key]))}">{html}</td>'
-        for key, html in cells.items()
+        f'<td data-field="{key}" data-title="{COLUMNS[key]}" data-value="{by[key]}">{html}</td>' for key, html in cells.items()
     )
     box = f'<td><input type="checkbox" name="run" value="{esc(state.name)}" aria-label="select {name}"></td>'
     return f'<tr data-run="{esc(state.name)}">{box}{body}</tr>'
@@ -184,7 +185,7 @@ def _cut(text: str, most: int = 160) -> str:
 
 
 def _evaluation(figure: Mapping[str, Any]) -> str:
-    unit = "%" if figure.get("metric") == "accuracy" else ""
+    unit = unit_of(figure.get("metric", ""))
     value, low, high = (figure.get(key) for key in ("value", "low", "high"))
     if not isinstance(value, int | float):
         return ""

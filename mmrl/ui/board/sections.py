@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sqlite3
 from collections.abc import Mapping, Sequence
 from itertools import islice
@@ -145,9 +146,9 @@ def _steps(run: Path, label: str, field: str, chosen: int) -> str:
 def _task(task: comparing.Comparison) -> list[str]:
     pair = task.paired
     assert pair is not None
-    cells = [f"<b>{number(mean)}</b><small>{number(low)} to {number(high)}</small>" for mean, low, high in task.values]
+    cells = [f"<b>{number(mean)}</b><small>{_interval(low, high)}</small>" for mean, low, high in task.values]
     css = "" if pair.p >= 0.05 else "up" if pair.difference > 0 else "down"
-    gap = f'<b class="{css}">{pair.difference:+.3f}</b><small>{number(pair.low)} to {number(pair.high)}</small>'
+    gap = f'<b class="{css}">{pair.difference:+.3f}</b><small>{_interval(pair.low, pair.high)}</small>'
     p = f"{pair.p:.3f}" if pair.p >= 0.001 else "&lt; 0.001"
     counts = f"{pair.wins:,}, {pair.losses:,}, {pair.ties:,}"
     return [
@@ -157,6 +158,10 @@ def _task(task: comparing.Comparison) -> list[str]:
         p,
         counts,
     ]
+
+
+def _interval(low: float, high: float) -> str:
+    return f"{number(low)} to {number(high)}" if math.isfinite(low) else "interval unknown"
 
 
 def _item(item: comparing.PromptDifference, pictures: MediaSource, number: int) -> str:

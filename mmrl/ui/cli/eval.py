@@ -133,7 +133,7 @@ def command(
     click.echo(weights)
     if (settings := config.evaluate).temperature:
         click.echo(f"answers to each prompt: {settings.num_samples}, sampled at temperature {settings.temperature:g}")
-    if len(figures) > 1 and any(f.intervals for f in figures):
+    if len(figures) > 1 and not settings.steer and any(key in f.extra for f in figures for key, _ in COLUMNS):
         _table(figures)
     else:
         for f in figures:
@@ -229,9 +229,7 @@ def _weights(model: str, folder: Path | None, which: str) -> tuple[str, int | No
 
 def _print(figure: Evaluation, requested: int) -> None:
     """Print a task's figure, then each extra figure on a line of its own; pass@1, pass@2 ... share one line."""
-    click.echo(
-        f"{figure.task}  {figure.split}  {figure.metric} {figure.value:.3f} ({figure.low:.3f} to {figure.high:.3f}), n={figure.n}"
-    )
+    click.echo(f"{figure.task}  {figure.split}  {figure.metric} {_valued(figure)}, n={figure.n}")
     available = len(figure.items) or figure.n + round(figure.extra["failed"])
     if figure.left_out:
         click.echo(f"  {len(figure.left_out)} more prompts can't be used; the first: {figure.left_out[0]}")
@@ -255,19 +253,25 @@ def _print_steered(figure: Evaluation) -> None:
     if "steered" not in extra:
         click.echo("  not steered: no prompt has a video")
         return
-    values = (
-        f"{figure.value:.3f} ({figure.low:.3f} to {figure.high:.3f})",
-        f"{extra['steered']:.3f}{_interval(figure, 'steered')}",
-    )
+    values = (_valued(figure), f"{extra['steered']:.3f}{_interval(figure, 'steered')}")
     rows = [[way, value, *(f"{extra[f'{way}/{name}']:.3f}" for name in STEERED)] for way, value in zip(WAYS, values, strict=True)]
     print_table("all answers, and measures of the answers to videos", ["", figure.metric, *STEERED.values()], rows)
     if "steered/gain" in extra:
         click.echo(f"  steered - unsteered {extra['steered/gain']:+.3f}{_interval(figure, 'steered/gain')}")
 
 
+def _valued(figure: Evaluation) -> str:
+    """The figure's value, and its interval in brackets."""
+    from mmrl.run_folder.figures import interval_text
+
+    return f"{figure.value:.3f} ({interval_text(figure.low, figure.high)})"
+
+
 def _interval(figure: Evaluation, name: str) -> str:
     """The bounds of an extra figure in brackets; empty where it has none."""
-    return " ({:.3f} to {:.3f})".format(*figure.intervals[name]) if name in figure.intervals else ""
+    from mmrl.run_folder.figures import interval_text
+
+    return f" ({interval_text(*figure.intervals[name])})" if name in figure.intervals else ""
 
 
 def _table(figures: Sequence[Evaluation]) -> None:
@@ -283,7 +287,7 @@ def _table(figures: Sequence[Evaluation]) -> None:
     columns = ["task", *([] if single else ["metric"]), value, *(title for _, title in shown)]
     rows = []
     for f in figures:
-        cells = [escape(f.task), *([] if single else [escape(f.metric)]), f"{f.value:.3f} ({f.low:.3f} to {f.high:.3f})"]
+        cells = [escape(f.task), *([] if single else [escape(f.metric)]), _valued(f)]
         cells += ["" if key not in f.extra else f"{f.extra[key]:.3f}{_interval(f, key)}" for key, _ in shown]
         rows.append([*cells, str(f.n), *([f"{f.extra.get('failed', 0):.0f}"] if failed else [])])
     splits = ", ".join(dict.fromkeys(f.split for f in figures))

@@ -160,8 +160,9 @@ def _figures(path: Path) -> dict[str, Any]:
 
     try:
         figures = json.loads((path / "summary.json").read_bytes())["last"]
-        numbers = [f[key] for f in figures.values() for key in ("value", "low", "high", "n")]
-        if numbers and all(map(is_finite, numbers)):
+        numbers = [f[key] for f in figures.values() for key in ("value", "n")]
+        bounds = [b for f in figures.values() for b in (f["low"], f["high"]) if b is not None]  # unknown ones are
+        if numbers and all(map(is_finite, [*numbers, *bounds])):
             return figures
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         pass
@@ -315,7 +316,9 @@ def _show(data: Mapping[str, Any], run_file: Path, overrides: Sequence[str], out
         ["pilot", *(escape(task) for task in tasks), "mean", "predicted"],
         rows,
     )
-    noise = sum(((f["high"] - f["low"]) / 2) ** 2 for f in top["tasks"].values()) ** 0.5 / len(tasks)
+    measured = [f for f in top["tasks"].values() if None not in (f["low"], f["high"])]
+    noise = sum(((f["high"] - f["low"]) / 2) ** 2 for f in measured) ** 0.5 / len(tasks)
+    accurate = f"is accurate to about ±{noise:.3f}" if len(measured) == len(tasks) else "has an unknown interval"
     misses = f"off by {surrogate['error']:.3f} on pilots left out of its fit"
     plain = f"the mean of the others is off by {surrogate['error_of_mean']:.3f}"
     highest = f"{top['value']:.3f} (pilot {pilots.index(top) + 1}, {top['kind']})"
@@ -329,9 +332,7 @@ def _show(data: Mapping[str, Any], run_file: Path, overrides: Sequence[str], out
         click.echo("surrogate    all pilots scored the same, so there is nothing to fit: the first is recommended")
         value = f"measured: {highest}"
     beside = "" if top is uniform else f"; uniform: {uniform['value']:.3f}"
-    click.echo(
-        f"noise        a mean is accurate to about ±{noise:.3f} (95%, {sum(f['n'] for f in top['tasks'].values())} prompts)"
-    )
+    click.echo(f"noise        a mean {accurate} (95%, {sum(f['n'] for f in top['tasks'].values())} prompts)")
     click.echo(f"recommended  {_words(best['shares'])}\n             {value}{beside}")
     if not surrogate["used"]:
         click.echo(

@@ -241,14 +241,16 @@ def _say_figures(summary: Mapping[str, Any], say: Callable[[str], None]) -> None
     """Print each task's evaluations before and after training."""
     from rich.markup import escape
 
+    from mmrl.run_folder.figures import interval_text
+
     for task, before in summary["before"].items():
         best, last = summary["best"][task], summary["last"][task]
         for name, after in [("last", last)] if best == last else [("best", best), ("last", last)]:
             say(
                 f"{escape(task)}  {escape(after['metric'])} {before['value']:.3f} "
-                f"({before['low']:.3f} to {before['high']:.3f}) -> "
+                f"({interval_text(before['low'], before['high'])}) -> "
                 f"[bold]{after['value']:.3f}[/] "
-                f"({after['low']:.3f} to {after['high']:.3f}) {name}, n={after['n']}, 95% intervals"
+                f"({interval_text(after['low'], after['high'])}) {name}, n={after['n']}, 95% intervals"
             )
             if also := {k: v for k, v in after["extra"].items() if k != "failed" and (v or k != "truncated_share")}:
                 # a part of the reward keeps its name, which a person gave it

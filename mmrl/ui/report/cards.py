@@ -273,7 +273,7 @@ def _line(row: Mapping[str, Any], times: int, group: _Group, among: int, link: s
     times: number of equal completions. among: completions on the card, which share the room for images."""
     value, advantage, score = _value(row), _advantage(row), row.get("score") or {}
     if value is None:
-        reward = '<div class="reward failed"><b>failed</b></div>'
+        reward = f'<div class="reward failed"><b>{"lost" if score.get("status") == "lost" else "failed"}</b></div>'
     else:
         filled = min(max(value / group.top, 0.0), 1.0) * 100
         reward = f'<div class="reward"><b>{_reward(value)}</b>{_gauge(0, filled)}</div>'

@@ -11,6 +11,7 @@ from itertools import accumulate, islice, pairwise, takewhile
 from types import MappingProxyType
 from typing import Any
 
+from mmrl.run_folder.figures import line_of, unit_of
 from mmrl.run_folder.metrics import HIDDEN, PARTS, SECTIONS, Chart
 from mmrl.ui.report.svg import Number, Series, limits, line_chart, number, stacked_chart
 from mmrl.ui.report.text import count, esc
@@ -104,20 +105,20 @@ def evaluation_card(
 ) -> str:
     """A card with the evaluations over steps and their intervals; empty without evaluations. marks: (x, label) where stages
     begin. settings: `[evaluate]` of the run file."""
-    by_name: dict[str, list[Mapping[str, Any]]] = {}
-    tasks, ways = {row["eval"]["task"] for row in evals}, {(row["eval"]["metric"], row["eval"]["split"]) for row in evals}
-    apart = len(tasks) <= BANDS or len(ways) > 1
+    lines: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     for row in evals:
-        figure = row["eval"]
-        name = f"{figure['task']} {figure['metric']} ({figure['split']})" if apart else str(figure["task"])
-        by_name.setdefault(name, []).append({"step": row["step"], **figure})
+        lines.setdefault(line_of(row["eval"]), []).append({"step": row["step"], **row["eval"]})
+    named = [rows[-1] for rows in lines.values()]
+    apart = len({row["task"] for row in named}) <= BANDS or len({(row["metric"], row["split"]) for row in named}) > 1
     series: list[Series] = []
-    for name, rows in list(by_name.items())[:MAX_SERIES]:
+    for rows in list(lines.values())[:MAX_SERIES]:
+        task, split, metric = (rows[-1][key] for key in ("task", "split", "metric"))
+        name = f"{task} {metric} ({split})" if apart else str(task)
         low, high, ys = ([row.get(key) for row in rows] for key in ("low", "high", "value"))
         series.append(Series(name=name, xs=[row["step"] for row in rows], ys=ys, low=low, high=high, color=len(series) + 1))
     if not series:
         return ""
-    unit = "%" if all(row["eval"]["metric"] == "accuracy" for row in evals) else ""
+    unit = unit_of(*(row["eval"]["metric"] for row in evals))
     many = len(series) > BANDS
     if many:  # bands would overlap; the table shows the intervals
         series = [replace(line, low=(), high=()) for line in series]
@@ -131,8 +132,8 @@ def evaluation_card(
         series,
         unit,
         svg,
-        [],
-        len(by_name) - len(series),
+        _gaps(series),
+        len(lines) - len(series),
     )
 
 
@@ -161,10 +162,7 @@ def _series(metrics: Mapping[str, Points], names: Sequence[str]) -> list[Series]
 
 def _chart_card(chart: Chart, title: str, series: list[Series], marks: Sequence[tuple[float, str]]) -> str:
     shown = series if chart.stacked else series[:MAX_SERIES]
-    notes = []
-    gaps = sum(y is None for s in shown for y in s.ys)
-    if gaps:
-        notes.append(f"{gaps} {'value is' if gaps == 1 else 'values are'} not a number")
+    notes = _gaps(shown)
     if chart.stacked:
         svg = stacked_chart(_aligned(shown), unit=chart.unit, boundaries=marks)
     else:
@@ -175,6 +173,12 @@ def _chart_card(chart: Chart, title: str, series: list[Series], marks: Sequence[
             outlier = max(values) if max(values) > high else min(values)
             notes.append(f"reaches {number(outlier, chart.unit)}, off the chart")
     return _card(title, chart.hint, shown, chart.unit, svg, notes, len(series) - len(shown))
+
+
+def _gaps(series: Sequence[Series]) -> list[str]:
+    """A note on the values that are gaps in a chart's lines, if there are any."""
+    gaps = sum(y is None for s in series for y in s.ys)
+    return [f"{gaps} {'value is' if gaps == 1 else 'values are'} not a number"] if gaps else []
 
 
 def _aligned(series: Sequence[Series]) -> list[Series]:

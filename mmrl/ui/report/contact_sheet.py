@@ -19,7 +19,7 @@ from mmrl.api.media.spectrogram import sound_picture
 from mmrl.api.tasks.overlays import Overlay
 from mmrl.api.types import Prompt
 from mmrl.ui.report.image_marks import draw_marks
-from mmrl.ui.report.lettering import clip, draw_text, font, font_for, text_width, wrap
+from mmrl.ui.report.lettering import clip, draw_text, font, font_for, one_line, text_width, wrap
 from mmrl.ui.report.text import visible
 
 if TYPE_CHECKING:
@@ -77,13 +77,14 @@ def contact_sheet(
     cards = [
         _card(p, see, [mark for mark in of_prompt if mark.source == "true"]) for p, of_prompt in zip(prompts, given, strict=True)
     ]
-    columns = len(cards) if len(cards) < 4 else min((4, 3), key=lambda c: -len(cards) % c)  # fewest gaps in the last row
+    columns = max(1, len(cards)) if len(cards) < 4 else min((4, 3), key=lambda c: -len(cards) % c)  # fewest gaps at the end
     across = max(columns, min(len(facts), FACTS))
     width = 2 * MARGIN + across * (CARD + GAP) - GAP
     rows: list[Sequence[_Card | _Fact]] = [cards[i : i + columns] for i in range(0, len(cards), columns)]
     rows += [[_Fact.of(figure) for figure in facts[i : i + across]] for i in range(0, len(facts), across)]
     heights = [max(card.height for card in row) for row in rows]
-    notes = [line for note in odd for line in wrap(f"Warning: {note}", width - 2 * MARGIN, 16, NOTE_LINES)]
+    told = [*([] if prompts else ["There are no prompts."]), *(f"Warning: {note}" for note in odd)]
+    notes = [line for note in told for line in wrap(visible(note), width - 2 * MARGIN, 16, NOTE_LINES)]
     notes_height = GAP + 22 * len(notes) if notes else 0
     sheet = Image.new("RGB", (width, HEADER + sum(heights) + GAP * len(rows) - GAP + notes_height + MARGIN), PAPER)
     draw = ImageDraw.Draw(sheet)
@@ -133,7 +134,7 @@ class _Card:
         left, room, y = x + PAD, CARD - 2 * PAD, y + PICTURE + 14
         sizes = text_width(self.sizes, 13)
         draw.text((x + CARD - PAD - sizes, y), self.sizes, FAINT, font(13))
-        name = clip(self.id[::-1], room - sizes - 12, 13)[::-1]  # keep the end of a long path
+        name = clip(one_line(self.id)[::-1], room - sizes - 12, 13)[::-1]  # keep the end of a long path
         draw.text((left, y), name, FAINT, font_for(name, 13))
         y += 28
         for line in self.prompt:
@@ -168,7 +169,7 @@ class _Fact:
     def paint(self, sheet: Image, draw: ImageDraw, x: int, y: int, height: int) -> None:
         draw.rounded_rectangle((x, y, x + CARD - 1, y + height - 1), 10, fill=WHITE, outline=EDGE)
         left, room, y = x + PAD, CARD - 2 * PAD, y + PAD - 4
-        draw_text(draw, (left, y), visible(self.figure.title), 16, INK, room)
+        draw_text(draw, (left, y), self.figure.title, 16, INK, room)
         y += 26
         for line in self.said:
             draw.text((left, y), line, FAINT, font_for(line, 13))
@@ -196,7 +197,7 @@ class _Fact:
         for bar in self.figure.bars:
             told = text_width(bar.told, 13)
             draw.text((left + room, y), bar.told, INK, font(13), anchor="ra")
-            draw_text(draw, (left, y), visible(bar.label), 13, INK, room - told - 12)
+            draw_text(draw, (left, y), bar.label, 13, INK, room - told - 12)
             draw.rounded_rectangle((left, y + 18, left + room, y + 24), 3, fill=MAT)
             if bar.reach:
                 low, high = (left + round(room * end) for end in bar.reach)
@@ -218,12 +219,12 @@ def _card(prompt: Prompt, see: See | None, true: Sequence[Overlay] = ()) -> _Car
     sounds = [heard(sound) for sound in prompt.sounds]
     sizes += [f"sound, {sound.duration_s:.1f} s" for sound in sounds]
     films = [*(_strip(f, n, true) for n, f in enumerate(footage)), *map(_sounding, sounds)]
-    answer = str(prompt.answer) or "(empty)"
+    text, answer = visible(prompt.text), visible(str(prompt.answer)) or "(empty)"
     return _Card(
         picture=_mount(prompt, seen, films, true),
         id=prompt.id or "no id",
         sizes=", ".join(sizes[:2]) + (", ..." if len(sizes) > 2 else ""),
-        prompt=wrap(prompt.text, CARD - 2 * PAD, 16, CHOICE_LINES if len(_CHOICE.findall(prompt.text)) > 1 else PROMPT_LINES),
+        prompt=wrap(text, CARD - 2 * PAD, 16, CHOICE_LINES if len(_CHOICE.findall(text)) > 1 else PROMPT_LINES),
         answer=[] if prompt.answer is None else wrap(answer, CARD - 2 * PAD - 70, 16, ANSWER_LINES),
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeGuard
 
+from mmrl.run_folder.figures import line_of, title_of, unit_of
 from mmrl.run_folder.reader import RunData
 from mmrl.ui.report.svg import number
 from mmrl.ui.report.text import esc
@@ -35,7 +36,7 @@ def section(run: RunData) -> str:
     ways = {_sampling(last, run.config) for _, last in tasks}
     varying = [*(["Metric"] if len(metrics) > 1 else []), *(["Sampling"] if len(ways) > 1 else [])]
     ends = "".join(f"<span>{f'{end:.0%}' if scale == (0.0, 1.0) else number(end)}</span>" for end in scale)
-    value = "Value" if len(metrics) > 1 else "Accuracy" if metrics == {"accuracy"} else esc(min(metrics))
+    value = "Value" if len(metrics) > 1 else esc(title_of(min(metrics)))
     if columns and all(_extra(last, columns[0][0]) == last["value"] for _, last in tasks):  # usually the metric itself
         value += f", {columns.pop(0)[1].lower()}"
     heads = ["Task", *varying, f'<div class="ends">{ends}</div>', value, *(title for _, title, _ in columns), "n"]
@@ -51,11 +52,10 @@ def section(run: RunData) -> str:
 
 
 def _first_and_last(evals: Sequence[Mapping[str, Any]]) -> dict[tuple[str, ...], tuple[Figure, Figure]]:
-    """(task, split, metric) -> its first and last evaluation."""
+    """`line_of` -> its first and last evaluation."""
     ends: dict[tuple[str, ...], tuple[Figure, Figure]] = {}
     for row in evals:
-        figure = row["eval"]
-        key = (str(figure["task"]), str(figure["split"]), str(figure["metric"]))
+        figure, key = row["eval"], line_of(row["eval"])
         ends[key] = (ends[key][0] if key in ends else figure, figure)
     return ends
 
@@ -87,7 +87,7 @@ def _row(
     with_way: bool,
     run: RunData,
 ) -> str:
-    unit = "%" if last.get("metric") == "accuracy" else ""
+    unit = unit_of(str(last.get("metric")))
     cells = [f"<th scope='row'>{esc(last['task'], 200)}</th>"]
     cells += [f"<td>{esc(last.get('metric'), 80)}</td>"] if with_metric else []
     cells += [f"<td>{esc(_sampling(last, run.config))}</td>"] if with_way else []

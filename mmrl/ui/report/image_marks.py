@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from mmrl.api.tasks.overlays import Overlay
-from mmrl.ui.report.lettering import clip, font_for, text_width
+from mmrl.ui.report.lettering import clip, font_for, one_line, text_width
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -76,7 +76,7 @@ def _draw_grid(draw: ImageDraw, mark: Overlay, size: tuple[int, int], colour: st
 
 def _draw_label(draw: ImageDraw, label: str, places: Sequence[float], size: tuple[int, int], colour: str) -> None:
     """A label above its mark, or below if there is no room."""
-    line = clip(label, size[0] - 8, 13)
+    line = clip(one_line(label), size[0] - 8, 13)
     top, bottom = min(places[1::2]), max(places[1::2])
     left = max(0, min(*places[::2], size[0] - text_width(line, 13) - 8))
     top = top - 19 if top >= 19 else min(bottom + 1, size[1] - 19)

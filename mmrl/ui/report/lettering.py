@@ -6,6 +6,8 @@ import bisect
 import functools
 from typing import TYPE_CHECKING, Any
 
+from mmrl.ui.report.text import visible
+
 if TYPE_CHECKING:
     from PIL.ImageDraw import ImageDraw
 
@@ -49,9 +51,14 @@ def clip(text: str, width: int, size: int) -> str:
     return text[:end].rstrip() + ELLIPSIS
 
 
+def one_line(text: str) -> str:
+    """The text without line breaks and runs of blanks, and with codes in place of what is not seen."""
+    return " ".join(visible(text).split())
+
+
 def draw_text(draw: ImageDraw, place: tuple[int, int], text: str, size: int, colour: str, width: int) -> None:
     """Draw a text on one line of at most `width` pixels, its top left corner at `place`."""
-    line = clip(" ".join(text.split()), width, size)
+    line = clip(one_line(text), width, size)
     draw.text(place, line, colour, font_for(line, size))
 
 

@@ -19,6 +19,7 @@ from rich.markup import escape
 from mmrl.api.errors import UserError
 from mmrl.api.signals import write_to_terminal
 from mmrl.config.sections import Training
+from mmrl.run_folder.figures import interval_text
 from mmrl.run_folder.reader import read_jsonl
 from mmrl.ui.report.eta import TimeEstimator
 from mmrl.ui.report.output import RunOutput
@@ -98,7 +99,7 @@ class Show:
             cut = f.extra.get("truncated_share", 0.0)
             self._say(
                 f"  {when}  {escape(f.task)}  {escape(f.metric)} [bold]{f.value:.3f}[/] "
-                f"({f.low:.3f} to {f.high:.3f}, n={f.n}{f', {cut:.0%} cut off' if cut else ''})"
+                f"({interval_text(f.low, f.high)}, n={f.n}{f', {cut:.0%} cut off' if cut else ''})"
             )
 
     def note(self, text: str) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from mmrl.api.errors import UserError
 from mmrl.run_folder.bounded import CONFIG
 from mmrl.run_folder.excerpt import read_excerpt
+from mmrl.run_folder.figures import SHARES, has_scale, unit_of
 from mmrl.run_folder.files import contents, reason
 from mmrl.run_folder.metrics import PARTS
 from mmrl.run_folder.reader import RunData
@@ -27,8 +28,6 @@ CARDS = 6
 """Maximal number of tasks that get a card each; with more tasks the table replaces the cards."""
 NOTES, CHAIN, BARS = 20, 100, 50
 """Maximal number of lines about what is left out, of stages in the header, and of figures in a row."""
-WIDE = 1000.0
-"""A verifier's range from which on it is only a guard, on whose axis all values would be one point."""
 PACKAGES = ("torch", "transformers", "torchvision", "peft", "vllm", "numpy", "pillow", "datasets")
 
 
@@ -112,17 +111,17 @@ def _results(run: RunData) -> dict[str, list[tuple[str, Mapping[str, Any]]]]:
 
 
 def _range(metric: Any) -> tuple[float, float] | None:
-    """(low, high) bounds of a metric: 0 and 1 for accuracy, the spec's for a verifier; None if they are too wide for an axis or
-    the verifier is not installed here."""
+    """(low, high) bounds of a metric: 0 and 1 for a share, the spec's for a verifier; None if they are no scale or the verifier
+    is not installed here."""
     from mmrl.registry import plugins
 
-    if metric == "accuracy":
+    if metric in SHARES:
         return 0.0, 1.0
     try:
         spec = plugins.registry().get("verifiers", str(metric))
     except UserError:
         return None
-    return (spec.low, spec.high) if spec.high - spec.low < WIDE else None
+    return (spec.low, spec.high) if has_scale(spec) else None
 
 
 def _scale(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> tuple[float, float]:
@@ -146,7 +145,7 @@ def _apart(first: Mapping[str, Any], last: Mapping[str, Any]) -> str:
 
 def _intervals(task: str, rows: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
     """A task's card: its last value in large type; the values before training, best and last as dots on their intervals."""
-    unit = "%" if rows[-1][1].get("metric") == "accuracy" else ""
+    unit = unit_of(str(rows[-1][1].get("metric")))
     low, high = _scale(rows)
     lines = []
     for when, r in rows:

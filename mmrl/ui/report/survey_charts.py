@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from mmrl.api.specs import TaskSpec, VerifierSpec
+from mmrl.run_folder.figures import has_scale
 from mmrl.ui.report.svg import number
 from mmrl.ui.report.text import esc, visible
 from mmrl.ui.task_statistics import TaskStatistics
@@ -80,11 +81,13 @@ def payments(survey: TaskStatistics, task: TaskSpec, verifiers: Mapping[str, Ver
     """A figure for each verifier: its scores of gold, empty and wrong completions."""
     payments = []
     for name, by_source in survey.paid.items():
-        low, high, weight = verifiers[name].low, verifiers[name].high, task.verifiers.get(name, 0)
+        weight, scale = task.verifiers.get(name, 0), has_scale(verifiers[name])
+        given = [0.0, *(value for values in by_source.values() for value in values)]
+        low, high = (verifiers[name].low, verifiers[name].high) if scale else (min(given), max(given))
         bars = tuple(_payment(source, values, low, high) for source, values in by_source.items() if values)
         use = f"Weight {weight:g} in the reward" if weight else "Not in the reward"
         metric = "; the evaluation metric" if name == task.metric else ""
-        hint = f"{use}{metric}; values from {number(low)} to {number(high)}."
+        hint = f"{use}{metric}{f'; values from {number(low)} to {number(high)}' if scale else ''}."
         payments.append(Figure(title=name, said=", ".join(f"{bar.label} {bar.told}" for bar in bars), hint=hint, bars=bars))
     return payments
 
@@ -93,7 +96,7 @@ def _payment(source: str, values: Sequence[float], low: float, high: float) -> B
     least, most, mean = min(values), max(values), statistics.fmean(values)
 
     def place(value: float) -> float:
-        return min(max((value - low) / (high - low), 0.0), 1.0)
+        return min(max((value - low) / (high - low or 1.0), 0.0), 1.0)
 
     spread = f" ({number(least)} to {number(most)})" if most - least > 1e-6 else ""
     reach = (place(least), place(most)) if spread else None

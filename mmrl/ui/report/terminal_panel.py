@@ -17,6 +17,7 @@ from rich.text import Text
 
 from mmrl.api.errors import is_finite
 from mmrl.api.signals import AGAIN
+from mmrl.run_folder.figures import interval_text
 from mmrl.run_folder.metrics import PARTS
 from mmrl.ui.report.eta import TimeEstimator
 from mmrl.ui.report.text import count, duration, thought, visible
@@ -107,8 +108,9 @@ class Sample:
     @classmethod
     def of_row(cls, row: Mapping[str, Any]) -> Sample:
         """row: a row of the run folder's `rollouts/`."""
-        value, thinking = (row.get("score") or {}).get("value"), thought(str(row.get("completion")))
-        outcome = [f"score {value:.3g}" if is_finite(value) else "score failed"]
+        score, thinking = row.get("score") or {}, thought(str(row.get("completion")))
+        unscored = "episode lost" if score.get("status") == "lost" else "score failed"
+        outcome = [f"score {value:.3g}" if is_finite(value := score.get("value")) else unscored]
         outcome += ["cut off"] if str(row.get("status")).startswith("truncated") else []
         outcome += ["gold completion"] if row.get("source") == "gold" else []
         return cls(
@@ -277,7 +279,7 @@ def _evaluated(seen: Seen, width: int) -> list[Text]:
     when = f"after {count(step, 'step')} of the run" if step else "before any training"
     lines = [_labelled(width, "evaluated", f"{when}, 95% intervals")]
     for f in figures[:EVALUATIONS]:
-        interval = f" ({f.low:.3f} to {f.high:.3f})  "
+        interval = f" ({interval_text(f.low, f.high)})  "
         name = _shortened(f"{f.task} {f.metric}", width - LABEL - len(f"{f.value:.3f}{interval}"))
         lines.append(_labelled(width, "", (f"{f.value:.3f}", "bold"), interval, name))
     if more := len(figures) - EVALUATIONS:

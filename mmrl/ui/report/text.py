@@ -18,8 +18,8 @@ def esc(value: Any, limit: int = 0) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     if limit and len(text) > limit:
         head, tail = text[: limit // 2], text[-limit // 2 :]
-        return f"{esc(head)}<em>&nbsp;... {len(text) - len(head) - len(tail):,} characters left out ...&nbsp;</em>{esc(tail)}"
-    return html.escape(visible(text.replace("\r\n", "\n")))
+        return f"{esc(head)}<em> ... {len(text) - len(head) - len(tail):,} characters left out ... </em>{esc(tail)}"
+    return html.escape(visible(text))
 
 
 def rounded(value: Any) -> Any:
@@ -32,8 +32,9 @@ def rounded(value: Any) -> Any:
 
 
 def visible(text: str) -> str:
-    """The text with control characters, direction marks and lone surrogates replaced by codes such as `\\u200b`."""
-    return _UNSEEN.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+    """The text with control characters, direction marks and lone surrogates replaced by codes such as `\\u200b`, and line ends of
+    Windows by plain ones."""
+    return _UNSEEN.sub(lambda match: f"\\u{ord(match[0]):04x}", text.replace("\r\n", "\n"))
 
 
 def thought(completion: str) -> tuple[str, str]:

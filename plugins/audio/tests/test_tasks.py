@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import wave
 from collections import Counter
 from pathlib import Path
@@ -233,8 +234,29 @@ def test_a_folder_of_classes_is_asked_about(tmp_path):
     assert len(prompts) == 12 and all(Path(p.sounds[0].path).parent.name == p.answer for p in prompts)
     assert all(len(p.meta["options"]) == 2 and p.answer in p.meta["options"] for p in prompts)
     assert {p.meta["options"].index(p.answer) for p in prompts} == {0, 1}
+    shutil.copytree(tmp_path, tmp_path / "moved" / "deep", ignore=shutil.ignore_patterns("moved"))
+    moved = ChoiceData(path=str(tmp_path / "moved" / "deep"), choices=2, test_share=0.3)
+    assert [p.id for p in moved.prompts("test", 0)] == [p.id for p in task.prompts("test", 0)], "wherever the folder lies"
+    shutil.rmtree(tmp_path / "moved")
     again = ChoiceData(path=str(tmp_path), choices=2, test_share=0.3)
     assert [p.text for p in again.prompts("train", 5)] == [p.text for p in task.prompts("train", 0)]
+
+
+@pytest.mark.parametrize(
+    ("row", "right"),
+    [
+        ({"choices": '["one", "two"]', "answer": "two"}, "two"),
+        ({"choices": ["A. one", "B. two"], "answer": "B"}, "B. two"),
+        ({"choices": ["B", "A"], "answer": "B"}, "B"),  # a text before a letter
+        ({"choice_a": "one", "choice_b": "two", "choice_c": None, "answer_gt": "two"}, "two"),
+    ],
+)
+def test_options_and_answers_as_benchmarks_write_them(tmp_path, row, right):
+    write(tmp_path / "a.wav")
+    path = table(tmp_path, {"audio_path": "a.wav", "question": "Which?", **row})
+    task = ChoiceData(path=path, test_share=1)
+    (prompt,) = task.prompts("test", 0)
+    assert task.splits == ("test",) and prompt.answer == right and len(prompt.meta["options"]) == 2
 
 
 @pytest.mark.parametrize(
@@ -268,7 +290,7 @@ def test_a_row_that_can_not_be_used_is_told(tmp_path, change, why):
         ({"path": 3}, "path = 3 must be a text"),
         ({"path": "none.jsonl"}, "none.jsonl does not exist"),
         ({"seconds": 0}, "seconds = 0 must be a number above 0, at most 600"),
-        ({"test_share": 1.0}, "test_share = 1.0 must be a number from 0, below 1"),
+        ({"test_share": 1.5}, "test_share = 1.5 must be a number from 0 to 1"),
         ({"channel": -2}, "channel = -2 must be a whole number from -1 to 31"),
         ({"choices": 1}, "choices = 1 must be a whole number from 2"),
         ({"style": "x"}, "style = 'x' is unknown"),

@@ -144,6 +144,7 @@ def _load(path: str, name: str | None, revision: str | None) -> Mapping[str, Any
         import datasets
     except ModuleNotFoundError:
         raise UserError('classification/dataset needs datasets: pip install "multimodal-rl[train]"') from None
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # it raises what it would print beside
     local = Path(path).expanduser()
     try:
         if (local / "dataset_dict.json").is_file() or (local / "state.json").is_file():

@@ -38,7 +38,12 @@ def _data() -> list[TaskSpec]:
     r1 = {"action-type@ui-r1": 1.0, "coordinate@ui-r1": 1.0, "format@ui-r1": 1.0}
     shift = {"action@uishift": 1.0, "format@uishift": 1.0}
     return [
-        task("grounding-data", where, {"hit": 1.0, "format": 0.1}, "ScreenSpot, its v2 and Pro, your own data: where to click"),
+        task(
+            "grounding-data",
+            where,
+            {"hit": 1.0, "format": 0.1},
+            "ScreenSpot, its v2 and Pro, OSWorld-G, UI-Vision, MMBench-GUI, your own data: where to click",
+        ),
         task("grounding@gui-g1", where, g1, "the same, with prompt and rewards of GUI-G1", style="gui-g1", metric="gui/hit"),
         task("grounding@ui-r1", where, r1, "the same, with prompt and rewards of UI-R1", style="ui-r1", metric="gui/hit"),
         task(
@@ -54,6 +59,21 @@ def _data() -> list[TaskSpec]:
             "next-action@uishift", act, shift, "the same, as in UIShift's evaluation", style="uishift", kinds=kinds, metric=step
         ),
         task("next-action@gui-r1", act, {"overall@gui-r1": 1.0}, "the same, as in GUI-R1", style="gui-r1", kinds=R1, metric=step),
+        task(
+            "next-action@gui-odyssey",
+            act,
+            {"action@gui-odyssey": 1.0, "format": 0.1},
+            "the same, scored as in GUI-Odyssey",
+            metric="gui/action@gui-odyssey",
+        ),
+        task(
+            "next-action@mind2web",
+            act,
+            {"action@mind2web": 1.0, "format": 0.1},
+            "the same, scored as Multimodal-Mind2Web",
+            kinds=["click", "type"],
+            metric="gui/action@mind2web",
+        ),
         task("next-action@ui-r1", act, r1, "the same, as in UI-R1", style="ui-r1", kinds=kinds, metric="gui/coordinate@ui-r1"),
         task("inverse", inverse, ours, "the action that led from one screen to another, k steps apart"),
         task(
@@ -143,15 +163,24 @@ def _ours() -> list[VerifierSpec]:
             "action-parts", "action", "half for the kind of action, half for its arguments", graded=True, options={"graded": True}
         ),
         spec("action-type", "action_type", "the kind of action is right"),
+        spec(
+            "action@gui-odyssey",
+            "action",
+            "the action is right as in GUI-Odyssey: a click in the box or near, a text that is alike",
+            options={"text": "anls", "either": True},
+        ),
         spec("format", "form", "the answer has the requested form"),
-        spec("success", "success", "the episode succeeded"),
-        spec("raw-reward", "raw_reward", "the page's reward without its time factor", graded=True, low=-1.0),
-        spec("decayed-reward", "decayed_reward", "the page's reward, which decays with time", graded=True, low=-1.0),
+        spec("success", "success", "the episode succeeded", outcome=True),
+        spec("raw-reward", "raw_reward", "the page's reward without its time factor", outcome=True, graded=True, low=-1.0),
+        spec(
+            "decayed-reward", "decayed_reward", "the page's reward, which decays with time", outcome=True, graded=True, low=-1.0
+        ),
         VerifierSpec(
             id="gui/subgoals",
             target="mmrl_gui.subgoals:Subgoals",
             model=True,
             rollout=True,
+            outcome=True,
             graded=True,
             timeout_s=120.0,
             summary="share of an instruction's sub-goals that a vision-language model finds done",
@@ -173,6 +202,7 @@ def _published() -> list[VerifierSpec]:
         spec("action-type@ui-r1", "ui_r1:action_type", "UI-R1: the type of action is right"),
         spec("coordinate@ui-r1", "ui_r1:coordinate", "UI-R1: the click is in the true box"),
         spec("format@ui-r1", "ui_r1:form", "UI-R1: think, then answer, nothing else"),
+        spec("action@mind2web", "mind2web:action", "Mind2Web: the element is hit, and the operation's F1 is 1"),
         spec("action@gui-r1", "gui_r1:action", "GUI-R1: the action is right"),
         spec("format@gui-r1", "gui_r1:form", "GUI-R1: think, then a list of actions"),
         spec("overall@gui-r1", "gui_r1:overall", "GUI-R1: 0.8 for the action, 0.2 for the format", graded=True),

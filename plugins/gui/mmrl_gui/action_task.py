@@ -14,14 +14,14 @@ from mmrl.api.simulators.gui import ACTION_KINDS, Action, Box
 from mmrl.api.tasks.option_checks import check_choice, check_integer, check_type
 from mmrl.api.tasks.tables import DataTable
 from mmrl_gui import asking, published
-from mmrl_gui.actions import as_data, of_data, write
+from mmrl_gui.actions import STYLES, as_data, of_data, write
 from mmrl_gui.data_task import means
+from mmrl_gui.episode_layouts import PIXELS
 from mmrl_gui.geometry import middle
 from mmrl_gui.splits import Data, size_of
 from mmrl_gui.tables import Table
-from mmrl_gui.trajectories import ONLY, Steps, checked, steps
+from mmrl_gui.trajectories import ONLY, PLACES, Steps, checked, in_pixels, steps
 
-STYLES = ("json", "tags", "brief")
 UISHIFT_KINDS = ("click", "scroll", "type", "back", "open")
 
 
@@ -34,10 +34,14 @@ class Acts(Data):
     only: str = "all"
     """Recorded episodes to use: all, or success. Episodes count as successful if a table doesn't say."""
 
+    places: str = PIXELS
+    """What the rows' places are in: pixels, thousandths or unit. GUI-Odyssey's are thousandths in any case."""
+
     styles: ClassVar[tuple[str, ...]] = STYLES
 
     def __post_init__(self) -> None:
         check_choice("only", self.only, ONLY)
+        check_choice("places", self.places, PLACES)
         if not isinstance(self.kinds, list | tuple) or not self.kinds or not all(isinstance(k, str) for k in self.kinds):
             raise UserError(f'kinds = {self.kinds!r:.60} must be a list of actions, such as ["click", "type"]')
         for kind in self.kinds:
@@ -61,12 +65,20 @@ class Acts(Data):
         except UserError:
             return None
 
-    def posed(self, row: dict[str, Any], text: str, images: Sequence[Any], size: tuple[int, int]) -> Prompt:
+    def _places(self, row: dict[str, Any]) -> str:
+        return row["places"] or self.places
+
+    def posed(self, row: dict[str, Any], text: str, images: Sequence[Any], size: tuple[int, int], **more: Any) -> Prompt:
         """A prompt about a step, with positions in the first picture."""
-        action, box = row["action"], checked(row["action"], row["box"], size)
+        action, found = in_pixels(row["action"], row["box"], self._places(row), size)
+        # GUI-Odyssey's boxes are a model's, and need not be around the click
+        box = checked(action, found, size, around=row["places"] is None)
+        if action.kind == "type" and action.at and self.style == "brief":
+            raise ValueError("the style brief has no place for what is typed: choose another")
         true = {"action": as_data(action), "box": list(box) if box else None}
         meta = self.meta("action", size, boxes=[box] if box else [], true=true, kind=action.kind, picture=0)
-        published_box = box or row["box"] if self.style == "uishift" else box  # there a box without an area is hit on its line
+        meta |= more | {"category": row["category"]} if row["category"] else {}
+        published_box = box or found if self.style == "uishift" else box  # there a box without an area is hit on its line
         return Prompt(id=row["id"], messages=[user_message(text, *images)], answer=self._answer(action, published_box), meta=meta)
 
     def gold(self, prompt: Prompt) -> str:
@@ -74,17 +86,30 @@ class Acts(Data):
         numbers = self.numbers(prompt.meta["size"])
         at, box = target(action, box)
         if self.style in STYLES:
-            said = write(at, "brief" if self.style == "brief" else "json", numbers, within=box)
-            return asking.thought("I look at what is to be done.", said) if self.style == "tags" else said
+            return asking.act(self.style, "I look at what is to be done.", at, numbers, box)
         place = numbers.written(at.at, box) if at.at else None
         if place and self.style == "uishift":  # by the names of the axes
             place = numbers.order.swapped(place)
         return published.gold_action(self.style, prompt.answer, place, "I look at what is to be done.")
 
     def summarise(self, results: list[tuple[Prompt, float]]) -> dict[str, float]:
-        """The mean for each kind of action, if there are several."""
+        """The mean for each kind of action, if there are several, and for each category, with `macro`, the mean over these:
+        GUI-Odyssey's AMS on its random split. `episode-mean` is the mean over episodes of their steps' mean, Mind2Web's macro
+        average; `episodes` is the share of episodes whose steps are all right, of those whose steps are all evaluated."""
         figures = means(results, lambda meta: f"kind/{meta['kind']}")
-        return figures if len(figures) > 1 else {}
+        figures = figures if len(figures) > 1 else {}
+        categories = means(results, lambda meta: f"category/{meta['category']}" if "category" in meta else "")
+        if len(categories) > 1:
+            figures |= categories | {"macro": sum(categories.values()) / len(categories)}
+        episodes: dict[str, list[float]] = {}
+        for prompt, value in results:
+            if "episode" in prompt.meta:
+                episodes.setdefault(prompt.meta["episode"], []).append(value)
+        whole = {p.meta["episode"] for p, _ in results if len(episodes.get(p.meta.get("episode", ""), ())) == p.meta.get("steps")}
+        won = [float(min(episodes[name]) >= 1) for name in whole]
+        by_episode = [sum(values) / len(values) for values in episodes.values()]
+        figures |= {"episode-mean": sum(by_episode) / len(by_episode)} if by_episode else {}
+        return figures | ({"episodes": sum(won) / len(won)} if won else {})
 
     def _answer(self, action: Action, box: Box | None) -> Any:
         forms = {"uishift": published.android, "gui-r1": published.gui_r1, "ui-r1": published.ui_r1}
@@ -129,10 +154,13 @@ class NextAction(Acts):
         if not said:
             raise ValueError("it has no instruction for its step" if self.level == "low" else "it has no goal or instruction")
         before = rows.earlier(number)
-        done = [_done(rows, n) for n in before[len(before) - min(len(before), self.history) :]]
-        return self.posed(row, self._text(said, done, len(before), size), [row["image"]], size)
+        done = [self._done(rows, n, size) for n in before[len(before) - min(len(before), self.history) :]]
+        text = self._text(said, done, len(before), size, row["types_at"])
+        count = len(rows.episodes[rows.of[number]])
+        more = {"episode": str(rows.of[number]), "steps": count} if count > 1 else {}
+        return self.posed(row, text, [row["image"]], size, **more)
 
-    def _text(self, said: str, done: Sequence[Action | None], before: int, size: tuple[int, int]) -> str:
+    def _text(self, said: str, done: Sequence[Action | None], before: int, size: tuple[int, int], types_at: bool) -> str:
         numbers = self.numbers(size)
         if self.style == "uishift":
             form = published.UISHIFT_LOW if self.level == "low" else published.UISHIFT_HIGH
@@ -145,17 +173,16 @@ class NextAction(Acts):
         first = before - len(told) + 1
         listed = "".join(f"{number}. {line}\n" for number, line in enumerate(told, first))
         so_far = f"Done so far:\n{listed}" if told else ""
-        return (
-            f"To do: {said}\n{so_far}What is the next action on this screen? {asking.language(self.style, self.kinds, numbers)}"
-        )
+        forms = asking.language(self.style, self.kinds, numbers, types_at=types_at)
+        return f"To do: {said}\n{so_far}What is the next action on this screen? {forms}"
 
-
-def _done(rows: Steps, number: int) -> Action | None:
-    """An earlier action; None for one that can't be read, which raises when its own step is used."""
-    try:
-        return rows[number]["action"]
-    except UserError:
-        return None
+    def _done(self, rows: Steps, number: int, size: tuple[int, int]) -> Action | None:
+        """An earlier action on a picture of `size`; None for one that can't be read, which raises when its own step is used."""
+        try:
+            row = rows[number]
+        except UserError:
+            return None
+        return in_pixels(row["action"], None, self._places(row), size)[0]
 
 
 @dataclass(kw_only=True, eq=False)

@@ -1,9 +1,9 @@
 """Parse actions from completions, and write them for gold completions.
 
-There are two styles. `json`: `{"action": "click", "x": 12, "y": 40}`. `brief`: `click 12 40`, `type hello`, `scroll down`, `drag
-1 2 3 4`, `key Enter`, `wait`. Both are parsed whichever was requested, also with other systems' names: those of
-AndroidControl and AndroidWorld (`action_type`, `input_text`, `navigate_back`), UI-R1 and GUI-R1 (`coordinate`, `point`, single
-quotes), Qwen's computer_use and mobile_use calls. Nothing is evaluated as code.
+There are three forms. `json`: `{"action": "click", "x": 12, "y": 40}`. `brief`: `click 12 40`, `type hello`, `scroll down`, `drag
+1 2 3 4`, `key Enter`, `wait`. `ui-tars`: a thought, and a call, see `calls`. All are parsed whichever was requested, with the
+names of other systems, see `names`: UI-R1's and GUI-R1's (`coordinate`, `point`, single quotes), tool calls of Qwen, Anthropic
+and OpenAI, GUI-Odyssey's and OS-Atlas's lines (`CLICK <point>[[12, 40]]</point>`, `TYPE [hello]`). Nothing is evaluated as code.
 """
 
 from __future__ import annotations
@@ -14,77 +14,45 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mmrl.api.simulators.gui import DIRECTIONS, Action, Box, Element, Point
+from mmrl_gui.calls import call_of, last_action, written_call
 from mmrl_gui.coordinates import Numbers
 from mmrl_gui.geometry import is_number, middle
+from mmrl_gui.names import IMPOSSIBLE, KINDS, NoAction, is_held, key_of, kind_of
+from mmrl_gui.names import plain as _name
 from mmrl_gui.reading import BOX_KEYS, POINT_KEYS, json_said, point_in, quoted, said
 
-STYLES = ("json", "brief", "tags")
-"""Requested forms of an action; `tags` is a thought and then JSON, each in its tag."""
-SAME: Mapping[str, Sequence[str]] = {
-    "click": ("click", "tap", "left_click", "leftclick", "touch", "mouse_click", "click_element"),
-    "double-click": ("double_click", "doubleclick", "dblclick", "double_tap", "left_double"),
-    "right-click": ("right_click", "rightclick", "right_single", "context_click"),
-    "long-press": ("long_press", "longpress", "long_click", "long_tap", "press_and_hold"),
-    "hover": ("hover", "mouse_move", "move_to", "move_mouse"),
-    "drag": ("drag", "swipe", "left_click_drag", "drag_and_drop", "drag_to", "select_text"),
-    "scroll": ("scroll",),
-    "type": ("type", "input_text", "input", "type_text", "enter_text", "write", "set_text", "fill"),
-    "key": ("key", "press_key", "keypress", "hotkey", "press", "keyboard_enter", "enter", "system_button"),
-    "wait": ("wait", "sleep", "noop", "no_op"),
-    "back": ("back", "navigate_back", "press_back", "go_back"),
-    "home": ("home", "navigate_home", "press_home", "go_home"),
-    "open": ("open", "open_app", "launch", "launch_app", "goto", "navigate"),
-    "answer": ("answer", "terminate", "finish", "finished", "complete", "done", "status"),
-}
-"""Our kind -> its names in other systems."""
-_KINDS = {name: kind for kind, names in SAME.items() for name in names}
+STYLES = ("json", "brief", "tags", "ui-tars")
+"""Requested forms of an action; `tags` is a thought and then JSON, each in its tag, `ui-tars` a thought and then a call."""
 _KIND_KEYS = ("kind", "action_type", "action", "name", "type")
-_TO_KEYS = ("to", "end", "coordinate2", "end_point", "end_coordinate", "end_box")
+_TO_KEYS = ("to", "end", "coordinate2", "end_point", "end_coordinate", "end_box", "to_coord")
 _TO_AXES = (("to_x", "to_y"), ("x2", "y2"), ("end_x", "end_y"))
 _TEXT_KEYS = (
     *("text", "input_text", "content", "value", "key", "keys", "app_name", "app", "answer", "button", "url", "page"),
-    *("status", "goal_status"),
+    *("status", "goal_status", "message", "typed_text"),
 )
+NO_TEXT = "no input text"
+"""What GUI-R1 writes where an action has no text."""
+_AMOUNTS = ("pixels", "amount", "clicks", "page")
+"""How far is scrolled, upwards or to the right: Qwen's, pyautogui's and AGUVIS's."""
+_BUTTONS = {"right": "right-click", "middle": "middle-click", "wheel": "middle-click"}
 _ELEMENT_KEYS = ("element", "element_id", "index", "id", "ref")
-_OPPOSITE = {"up": "down", "down": "up", "left": "right", "right": "left"}
-_MODIFIERS = {
-    "ctrl": "Control",
-    "control": "Control",
-    "alt": "Alt",
-    "shift": "Shift",
-    "cmd": "Meta",
-    "command": "Meta",
-    "meta": "Meta",
-    "super": "Meta",
-    "win": "Meta",
-    "option": "Alt",
-}
-_NAMED = ("Enter", "Escape", "Tab", "Backspace", "Delete", "Home", "End", "PageUp", "PageDown", "Space")
-_KEYS = {key.lower(): key for key in _NAMED} | {f"arrow{d}": f"Arrow{d.title()}" for d in DIRECTIONS}
-_KEYS |= {d: f"Arrow{d.title()}" for d in DIRECTIONS} | {
-    "return": "Enter",
-    "esc": "Escape",
-    "del": "Delete",
-    "pgup": "PageUp",
-    "pgdn": "PageDown",
-}
+OPPOSITE = {"up": "down", "down": "up", "left": "right", "right": "left"}
 _SPOKEN = ("type", "key", "open", "answer")
 """Verbs of the brief style whose argument is all the text after them."""
 _VERB = re.compile(r"[A-Za-z][A-Za-z_-]{0,30}")
-POINTED = ("click", "double-click", "right-click", "long-press", "hover")
+_IN_BRACKETS = re.compile(r"\[(.*)\]", re.DOTALL)
+POINTED = ("click", "double-click", "triple-click", "right-click", "middle-click", "long-press", "hover")
 """Kinds that need a place, on which they act."""
-_FROM_POINTER = ("drag", "drag_to", "left_click_drag")
+_MAYBE_PLACED = ("scroll", "type")
+"""Kinds that may have a place: the middle of what is scrolled, the field that is clicked and typed into."""
+_FROM_POINTER = ("drag", "drag_to", "dragto", "left_click_drag")
 """Drags that may say only where they end (OSWorld's DRAG_TO, computer_use), and `start_coordinate` beside it (Anthropic's)."""
-_START_KEYS = ("start_coordinate", "start_point", "start", "start_box", "from")
+_START_KEYS = ("start_coordinate", "start_point", "start", "start_box", "from", "from_coord")
 _START_AXES = (("x1", "y1"), ("start_x", "start_y"), ("from_x", "from_y"))
 _ENDS = (*_TO_KEYS, *(axis for axes in _TO_AXES for axis in axes))
 _STARTS = (*_START_KEYS, *(axis for axes in _START_AXES for axis in axes))
 PLACED = ("x", "y", "to_x", "to_y")
 AS_IT_STANDS = Numbers()
-
-
-class NoAction(ValueError):
-    """A completion is not an action. The message says why, in one line."""
 
 
 def read(text: str, numbers: Numbers = AS_IT_STANDS, elements: Sequence[Element] = (), tags: bool = False) -> Action:
@@ -99,7 +67,9 @@ def read(text: str, numbers: Numbers = AS_IT_STANDS, elements: Sequence[Element]
     plain = answer.strip()
     if not plain:
         raise NoAction("there is no action: nothing was said")
-    line = plain[7:].strip() if plain[:7].lower() == "action:" else plain
+    line = last_action(plain)
+    if call := call_of(line):
+        return made(*call, numbers, elements)
     verb = _VERB.match(line)
     if "\n" not in line and verb and ("{" not in line or _name(verb[0]) in _SPOKEN):
         return _brief(line, verb[0], numbers, elements)
@@ -128,24 +98,19 @@ def of_json(value: Any, numbers: Numbers = AS_IT_STANDS, elements: Sequence[Elem
     known = [(key, _name(value[key])) for key in _KIND_KEYS if isinstance(value.get(key), str)]
     if not known:
         raise NoAction(f"there is no action in {value!r:.60}")
-    key, name = next(((k, n) for k, n in known if n in _KINDS), known[0])
-    if name not in _KINDS:
+    key, name = next(((k, n) for k, n in known if n in KINDS), known[0])
+    if name not in KINDS:
         raise NoAction(f"there is no action called {value[key]!r:.40}")
     fields = {k: v for k, v in value.items() if k != key}
     return made(name, fields, numbers, elements)
 
 
-def kind_of(name: str) -> str:
-    """The kind of an action by any of its names. Raises NoAction."""
-    if _name(name) not in _KINDS:
-        raise NoAction(f"there is no action called {name!r:.40}")
-    return _KINDS[_name(name)]
-
-
 def made(name: str, fields: Mapping[str, Any], numbers: Numbers, elements: Sequence[Element]) -> Action:
     """An action from its name and arguments. Raises NoAction if one is missing."""
     kind, name = kind_of(name), _name(name)
-    text, direction = _text(fields), _direction(fields)
+    if isinstance(path := fields.get("path"), list) and len(path) > 1:  # OpenAI's drag
+        fields = {**fields, "start": path[0], "end": path[-1]}
+    text, direction = _text(fields), _direction(fields, name)
     at, to = _place(fields, numbers, elements), _named(fields, _TO_AXES, _TO_KEYS, numbers)
     starts = (*_STARTS, "x", "y", *POINT_KEYS, *BOX_KEYS, "element", "element_id")
     if name in _FROM_POINTER and to is None and not _says(fields, _ENDS):
@@ -153,14 +118,16 @@ def made(name: str, fields: Mapping[str, Any], numbers: Numbers, elements: Seque
         at, to = None, _place({key: value for key, value in fields.items() if key not in _STARTS}, numbers, elements)
     if kind == "drag":
         at = _named(fields, _START_AXES, _START_KEYS, numbers) or at
-    if kind == "click" and fields.get("button") == "right":  # OSWorld's CLICK
-        kind = "right-click"
+    kind = _click(fields) if kind == "click" else kind
+    if kind in POINTED and is_held(key_of(text)):
+        raise NoAction(f"{name} with {text!r:.30} held down can't be done")
     if name == "swipe" and to is None and direction:  # the finger goes up to scroll down
-        kind, direction = "scroll", _OPPOSITE[direction]
+        kind, direction = "scroll", OPPOSITE[direction]
     if name == "system_button" and _name(text) in ("back", "home"):
         kind, text = _name(text), ""
-    if name in ("enter", "keyboard_enter"):
-        text = "Enter"
+    text = {"enter": "Enter", "keyboard_enter": "Enter", "press_recent": "Recent"}.get(name, text)
+    if kind == "answer" and name != "answer":
+        text = text or ("infeasible" if name in IMPOSSIBLE else "done")
     if at is None and (kind in POINTED or (name == "swipe" and kind == "drag")):
         raise NoAction(f"{name} says no place")
     if kind == "drag" and to is None:
@@ -177,7 +144,7 @@ def made(name: str, fields: Mapping[str, Any], numbers: Numbers, elements: Seque
             raise NoAction(f"{name} says no key")
     if kind not in ("type", "key", "open", "answer"):
         text = ""
-    if kind not in (*POINTED, "drag", "scroll") or (kind == "scroll" and at is not None and max(at) < 0):
+    if kind not in (*POINTED, "drag", *_MAYBE_PLACED) or (kind in _MAYBE_PLACED and at is not None and max(at) < 0):
         at = None  # GUI-R1 writes -100, -100 for none
     return Action(
         kind=kind,  # type: ignore[arg-type]  # one of SAME's
@@ -188,14 +155,10 @@ def made(name: str, fields: Mapping[str, Any], numbers: Numbers, elements: Seque
     )
 
 
-def _name(text: str) -> str:
-    return "_".join(text.strip().lower().replace("-", " ").replace("_", " ").split())[:60]
-
-
 def _text(fields: Mapping[str, Any]) -> str:
     for key in _TEXT_KEYS:
         value = fields.get(key)
-        if isinstance(value, str):
+        if isinstance(value, str) and value != NO_TEXT:
             return value
         if key == "keys" and isinstance(value, list) and value and all(isinstance(v, str) for v in value):
             return "+".join(value)
@@ -204,15 +167,30 @@ def _text(fields: Mapping[str, Any]) -> str:
     return ""
 
 
-def _direction(fields: Mapping[str, Any]) -> str | None:
+def _click(fields: Mapping[str, Any]) -> str:
+    """The kind of a click by its button and how often it is pressed, as OSWorld's CLICK, pyautogui and OpenAI's tool say them."""
+    button = str(fields.get("button") or "left").lower()
+    if button in ("back", "forward"):
+        raise NoAction(f"the button {button} is none that can be pressed here")
+    times = next((fields[key] for key in ("num_clicks", "clicks") if is_number(fields.get(key))), 1)
+    if times not in (1, 2, 3) or (times > 1 and button in _BUTTONS):
+        raise NoAction(f"{times:g} clicks of the {button if button in _BUTTONS else 'left'} button can't be done")
+    return _BUTTONS.get(button) or ("click", "double-click", "triple-click")[int(times) - 1]
+
+
+def _direction(fields: Mapping[str, Any], name: str) -> str | None:
     for key in ("direction", "scroll_direction", "input_text", "text", "value"):
         value = fields.get(key)
         if isinstance(value, str) and value.strip().lower() in DIRECTIONS:
             return value.strip().lower()
-    pixels = fields.get("pixels")
-    if is_number(pixels) and pixels:
-        return "up" if pixels > 0 else "down"
-    return None
+    amount = next((fields[key] for key in _AMOUNTS if is_number(fields.get(key))), 0)
+    across, up = (amount, 0) if name == "hscroll" else (0, amount)
+    for key, sign in (("dy", 1), ("scroll_y", -1)):  # OSWorld's is upwards, OpenAI's downwards
+        up += sign * fields[key] if is_number(fields.get(key)) else 0
+    across += sum(fields[key] for key in ("dx", "scroll_x") if is_number(fields.get(key)))
+    if abs(across) > abs(up):
+        return "right" if across > 0 else "left"
+    return ("up" if up > 0 else "down") if up else None
 
 
 def _place(fields: Mapping[str, Any], numbers: Numbers, elements: Sequence[Element]) -> Point | None:
@@ -252,29 +230,28 @@ def _middle(number: int, elements: Sequence[Element]) -> Point:
     return found.click_point or middle(found.box)
 
 
-def key_of(text: str) -> str:
-    """A key, or several joined by +, or by blanks as UI-TARS writes them, with browsers' names: `ctrl+a` is `Control+a`; empty if
-    it is not a key."""
-    if text[:100].partition(" ")[0].strip().lower() in _MODIFIERS and "+" not in text:
-        text = "+".join(text[:100].split())
-    parts = [part.strip() for part in text.strip()[:100].split("+")] if text.strip() != "+" else ["+"]
-    if not all(parts):
-        return ""
-    return "+".join(_MODIFIERS.get(p.lower()) or _KEYS.get(p.lower().replace(" ", "").replace("_", "")) or p for p in parts)
-
-
 # -- brief ------------------------------------------------------------------------------------------------------------------
 
 
 def _brief(line: str, verb: str, numbers: Numbers, elements: Sequence[Element]) -> Action:
     """An action such as `click 12 40`: a verb and its arguments."""
     name, rest = _name(verb), line[len(verb) :].removeprefix(":").strip()
-    kind = _KINDS.get(name)
+    kind = KINDS.get(name)
+    if verb == "SCROLL" and line[len(verb) :].lstrip()[:1] == ":":  # GUI-Odyssey's, which says where the finger goes
+        name = "swipe"
+    if verb.isupper() and kind and (not rest or _IN_BRACKETS.fullmatch(rest)):  # OS-Atlas's TYPE [text], OSWorld's DONE
+        name, rest = (kind if rest else name), rest[1:-1]
+        if kind in _SPOKEN:
+            return made(name, {"text": rest} if rest else {}, numbers, elements)
+    if name in _SPOKEN and line[len(verb) :][:1] == "(":
+        raise NoAction(f"this call can't be read: {line[:60]!r}")
     if name in _SPOKEN:
         return made(name, {"text": _unquoted(rest)}, numbers, elements)
     if kind is None or kind in _SPOKEN:  # such as "Write a letter", which is prose
         raise NoAction(f"there is no action in {line[:60]!r}")
-    words = rest.rstrip(".").replace(",", " ").replace("(", " ").replace(")", " ").split()
+    for mark in (",", "(", ")", "<point>", "</point>"):
+        rest = rest.replace(mark, " ")
+    words = rest.rstrip(".").split()
     fields: dict[str, Any] = {}
     if kind == "scroll" or name == "swipe":
         spoken = [word for word in words if word.lower() in DIRECTIONS]
@@ -333,6 +310,8 @@ def write(
         said["direction"] = action.direction
     if action.text or action.kind == "type":
         said["text"] = action.text
+    if style == "ui-tars":
+        return written_call(said, numbers.order)
     if style != "brief":
         single = {key: numbers.order.json_value([said[key]]) for key in PLACED if key in said}
         tokens = {key: value for key, value in single.items() if isinstance(value, str)}
@@ -380,7 +359,9 @@ def as_data(action: Action) -> dict[str, Any]:
 
 
 def of_data(value: Any) -> Action:
-    """The action from `as_data`, or from another data set's form. Raises ValueError."""
+    """The action from `as_data`, or from another data set's form, also one that is written as a completion. Raises ValueError."""
+    if isinstance(value, str):
+        return read(value)
     if not isinstance(value, dict):
         raise NoAction(f"its action is {value!r:.60} and not an object")
     return of_json(value)

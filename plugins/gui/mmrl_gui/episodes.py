@@ -15,12 +15,13 @@ from mmrl.api.services import screens_of
 from mmrl.api.simulators.gui import Action, Screen, ScreenObservation, Screens
 from mmrl.api.tasks.option_checks import LazyPrompts, check_choice, check_integer, check_split, check_type, did_you_mean
 from mmrl_gui import asking
-from mmrl_gui.actions import STYLES, NoAction, listed, read, write
+from mmrl_gui.actions import STYLES, listed, read
 from mmrl_gui.coordinates import Numbers, numbers_for
 from mmrl_gui.examples import Examples, Trials, Walks
 from mmrl_gui.exploring import Step
 from mmrl_gui.filmstrip import filmstrip, said_to, seen_in, showing
-from mmrl_gui.listing import kept, named
+from mmrl_gui.listing import kept, number_of
+from mmrl_gui.names import NoAction
 from mmrl_gui.planning import plan_of, told_goals
 from mmrl_gui.programs import PROGRAM, Call, placed, program_language, read_program, write_program
 from mmrl_gui.replay import Recording, Replay
@@ -73,14 +74,14 @@ class Episodes(Task):
         most: maximum of listed elements, of those that can be clicked or typed into or share a word with the instruction; 0 lists
         all. examples: number of successful episodes of the same page, by an expert or a random walk, as text before the
         instruction; needs a list of elements. explorer: the options of an endpoint whose model finds these examples by itself,
-        without one. style: form of an action: json, brief, tags, a thought and JSON in tags, or program, calls and loops. grid:
-        [columns, rows] of cells for positions, instead of the policy's coordinate format. prompt: the text of the first turn,
-        with {instruction} in it, instead of one that explains the actions. again: the text of later turns. recording: a folder
-        with recorded episodes for the split demo, instead of an expert's. only: which of them, success or all, such as those of a
-        random walk. subgoals: tell the policy the sub-goals of the instruction: words, those that its words name; or the options
-        of an endpoint whose model proposes them. tracker: the options of an endpoint whose model says after each turn whether the
-        current sub-goal was reached, so that each turn tells the policy which is the current one. demos: episodes of the split
-        demo. starts: of the split train. held_out: of the split test."""
+        without one. style: form of an action: json, brief, tags, a thought and JSON in tags, ui-tars, a thought and a call, or
+        program, calls and loops. grid: [columns, rows] of cells for positions, instead of the policy's coordinate format. prompt:
+        the text of the first turn, with {instruction} in it, instead of one that explains the actions. again: the text of later
+        turns. recording: a folder with recorded episodes for the split demo, instead of an expert's. only: which of them, success
+        or all, such as those of a random walk. subgoals: tell the policy the sub-goals of the instruction: words, those that its
+        words name; or the options of an endpoint whose model proposes them. tracker: the options of an endpoint whose model says
+        after each turn whether the current sub-goal was reached, so that each turn tells the policy which is the current one.
+        demos: episodes of the split demo. starts: of the split train. held_out: of the split test."""
         check_type("simulator", simulator, str)
         check_choice("observe", observe, OBSERVE)
         check_choice("style", style, (*STYLES, PROGRAM))
@@ -240,15 +241,11 @@ class Episodes(Task):
     def write(self, action: Action, shown: ScreenObservation | None = None, told: bool = False) -> str:
         """An action as a completion. shown: the observation. told: without the picture, so that elements are named by number, as
         when only elements are shown."""
-        style = "brief" if self.style == "brief" else "json"
         by_number = shown is not None and (told or self.observe == "elements")
         if self.style == PROGRAM:
             return write_program(action, self.numbers(), shown.elements if shown is not None and by_number else ())
-        if shown is not None and by_number:
-            said = named(action, shown.elements, style, self.numbers())
-        else:
-            said = write(action, style, self.numbers())
-        return f"<think></think><answer>{said}</answer>" if self.style == "tags" else said
+        element = number_of(action, shown.elements) if shown is not None and by_number else None
+        return asking.act(self.style, "", action, self.numbers(), element=element)
 
     def gold(self, prompt: Prompt) -> str:
         if "gold" not in prompt.meta:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from mmrl import Message
 from mmrl.api.media.images import load_image
 from mmrl.api.simulators.gui import Element
-from mmrl_gui.actions import NoAction, read
+from mmrl_gui.actions import read
 from mmrl_gui.coordinates import Numbers, Size
 from mmrl_gui.drawing import LEAST, SAID, TRUE, draw_action
+from mmrl_gui.names import NoAction
 
 if TYPE_CHECKING:
     from PIL.Image import Image

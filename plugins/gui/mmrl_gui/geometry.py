@@ -39,6 +39,27 @@ def likeness(a: Sequence[float], b: Sequence[float]) -> float:
     return 2 * width * height / (width + height)
 
 
+def in_polygon(point: Sequence[float], polygon: Sequence[Sequence[float]]) -> bool:
+    """Whether a point lies in a polygon, by the number of its edges to the right of the point."""
+    x, y = point
+    crossed = False
+    for (x1, y1), (x2, y2) in zip(polygon, [*polygon[1:], polygon[0]], strict=True):
+        if (y1 > y) != (y2 > y) and x < (x2 - x1) * (y - y1) / (y2 - y1) + x1:
+            crossed = not crossed
+    return crossed
+
+
+def inner_point(polygon: Sequence[Sequence[float]]) -> Point:
+    """A point in a polygon with an area: in the middle of the longest piece of a horizontal line through half its height."""
+    top, bottom = min(y for _, y in polygon), max(y for _, y in polygon)
+    y = (top + bottom) / 2
+    y += 1e-6 * (bottom - top) if any(corner[1] == y for corner in polygon) else 0.0  # a corner would count twice
+    edges = zip(polygon, [*polygon[1:], polygon[0]], strict=True)
+    xs = sorted((x2 - x1) * (y - y1) / (y2 - y1) + x1 for (x1, y1), (x2, y2) in edges if (y1 > y) != (y2 > y))
+    left, right = max(zip(xs[::2], xs[1::2], strict=True), key=lambda piece: piece[1] - piece[0])
+    return (left + right) / 2, y
+
+
 def ratio(a: float, b: float) -> float:
     return min(a, b) / max(a, b)
 

@@ -10,8 +10,6 @@ import re
 from collections.abc import Sequence
 
 from mmrl.api.simulators.gui import Action, Element, Point
-from mmrl_gui.actions import write
-from mmrl_gui.coordinates import Numbers
 from mmrl_gui.geometry import inside, middle
 
 _WORDS = re.compile(r"[^\W_]+")
@@ -36,12 +34,6 @@ def kept(elements: Sequence[Element], instruction: str, most: int) -> tuple[Elem
 def words(text: str) -> set[str]:
     """The words of a text, in lower case; numbers are words."""
     return {word.casefold() for word in _WORDS.findall(text)}
-
-
-def named(action: Action, elements: Sequence[Element], style: str, numbers: Numbers) -> str:
-    """An action as a completion for a list: with the number of the element that it hits, or with a point if it hits none.
-    style: json or brief."""
-    return write(action, style, numbers, element=number_of(action, elements))
 
 
 def number_of(action: Action, elements: Sequence[Element]) -> int | None:

@@ -16,10 +16,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mmrl.api.simulators.gui import DIRECTIONS, Action, Element
-from mmrl_gui.actions import AS_IT_STANDS, POINTED, NoAction, kind_of, made
+from mmrl_gui.actions import AS_IT_STANDS, POINTED, made
 from mmrl_gui.coordinates import Numbers
 from mmrl_gui.geometry import is_number, middle
 from mmrl_gui.listing import number_of
+from mmrl_gui.names import NoAction, kind_of
 from mmrl_gui.reading import said
 
 PROGRAM = "program"

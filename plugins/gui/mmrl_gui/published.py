@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mmrl.api.simulators.gui import Action, Box
+from mmrl_gui.actions import NO_TEXT
 from mmrl_gui.asking import thought
 from mmrl_gui.coordinates import Numbers
 from mmrl_gui.geometry import middle
@@ -106,7 +107,6 @@ _GUI_R1 = {
     **{"click": "click", "long-press": "long_press", "type": "type", "back": "press_back", "home": "press_home"},
     **{"open": "open_app", "scroll": "scroll", "wait": "wait", "answer": "complete"},
 }
-NO_TEXT = "no input text"
 
 
 def android(action: Action, box: Box | None) -> dict[str, Any]:
@@ -172,4 +172,4 @@ def gold_place(style: str, box: Box, numbers: Numbers, said: str) -> str:
     point = list(numbers.written(middle(box), box))  # with decimals if only they hit, which UI-R1 doesn't read
     if style == "infigui-g1":
         return f"<think>{said}</think>\n{json.dumps([{'point_2d': point}])}"
-    return thought(said, f"[{{'action': 'click', 'coordinate': {point}}}]")
+    return thought("tags", said, f"[{{'action': 'click', 'coordinate': {point}}}]")

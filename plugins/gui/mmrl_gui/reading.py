@@ -11,7 +11,9 @@ from typing import Any
 
 from mmrl.api.simulators.gui import Box, Point
 from mmrl.api.verifiers.parse import MAX_LENGTH, literal, only_answer, only_json
+from mmrl_gui.calls import call_of, last_action
 from mmrl_gui.geometry import is_box, is_number, middle
+from mmrl_gui.names import NoAction
 
 PROSE = 2_000
 """Maximum of characters around an answer's JSON."""
@@ -28,6 +30,7 @@ POINT_KEYS = (
     "position",
     "at",
     "start_point",
+    "start_box",
     "start_coordinate",
     "start",
     "click",
@@ -72,9 +75,15 @@ def place(text: str, y_first: bool = False) -> tuple[Point | None, Box | None]:
     y_first: numbers are written y before x, and so are those that a text gives as `x` and `y`.
 
     Bare numbers, `12 34` or `12 34 56 78`; lists of them; JSON objects with a key of `POINT_KEYS` or `BOX_KEYS`, or with `x` and
-    `y`; each alone or in a list of one; and a click, `click 12 34`.
+    `y`; each alone or in a list of one; and a click, `click 12 34` or `Action: click(start_box='(12,34)')`, see `calls`.
     """
     plain = text.strip()
+    try:
+        plain = last_action(plain)
+        if call := call_of(plain):
+            return place_in(call[1], y_first)
+    except NoAction:
+        return None, None
     if any(sign in plain for sign in "[{`"):
         return place_in(json_said(plain) or quoted(plain), y_first)
     if len(plain) > 200:

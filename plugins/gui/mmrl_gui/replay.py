@@ -13,6 +13,7 @@ from mmrl.api.media.images import load_image
 from mmrl.api.simulators.gui import Action, ScreenObservation
 from mmrl.api.tasks.tables import LazyItems
 from mmrl_gui.coordinates import Size
+from mmrl_gui.episode_layouts import PIXELS
 from mmrl_gui.tables import tables
 from mmrl_gui.trajectories import checked, steps
 
@@ -65,6 +66,8 @@ def _usable(row: dict[str, Any], number: int) -> Size:
     """The size of the picture of a step that can be imitated. Raises UserError or ValueError for an unusable step."""
     if not row["goal"]:
         raise ValueError("it has no instruction")
+    if row["places"] not in (None, PIXELS):
+        raise ValueError(f"its places are in {row['places']}, and those of a recording are in pixels")
     size = size_of_whole(row["image"])
     checked(row["action"], row["box"], size)
     return size

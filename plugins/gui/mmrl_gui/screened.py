@@ -12,10 +12,11 @@ from mmrl.api.simulators.gui import Action
 from mmrl.api.tasks import overlays
 from mmrl.api.tasks.option_checks import check_choice
 from mmrl_gui import asking, reading
-from mmrl_gui.actions import NoAction, of_data, read
+from mmrl_gui.actions import of_data, read
 from mmrl_gui.coordinates import Numbers, Size, numbers_for
 from mmrl_gui.drawing import ARROWS, words
 from mmrl_gui.geometry import inside, iou, middle
+from mmrl_gui.names import NoAction
 
 
 @dataclass(kw_only=True, eq=False)

@@ -96,7 +96,7 @@ class Grounding(DrawnPages):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_choice("form", self.form, ("point", "box"))
-        if self.style == "brief":
+        if self.style in ("brief", "ui-tars"):
             check_choice("form", self.form, ("point",))
         if self.form == "box" and self.grid:
             raise UserError("grid can't describe boxes: leave it out, or set form = 'point'")
@@ -108,8 +108,7 @@ class Grounding(DrawnPages):
     def gold(self, prompt: Prompt) -> str:
         numbers, box = self.numbers(self.screen), prompt.meta["boxes"][0]
         values = numbers.written_box(box) if self.form == "box" else numbers.written(middle(box), box)
-        said = asking.answer(self.style, self.form, values, numbers)
-        return asking.thought(f"I am to do this: {prompt.meta['instruction']}", said) if self.style == "tags" else said
+        return asking.answer(self.style, self.form, values, numbers, f"I am to do this: {prompt.meta['instruction']}")
 
     def summarise(self, results: list[tuple[Prompt, float]]) -> dict[str, float]:
         """Means for texts and icons, for each way of description and for each level."""

@@ -1,4 +1,4 @@
-"""Elements on recorded screens: ScreenSpot, its version 2 and its Pro, GUI-G1's data, your own tables.
+"""Elements on recorded screens: the published benchmarks of `layouts`, GUI-G1's data, your own tables.
 
 Every source is read as rows of one form, so that tasks need not know the formats. An unusable row raises when it is read, and the
 message names its file and line.
@@ -8,19 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from mmrl import UserError
 from mmrl.api.tasks.tables import DataTable, resolve_image
 from mmrl_gui.geometry import is_number
+from mmrl_gui.layouts import POLYGON, REFUSAL, Layout, box_form, group_of, labels_of, layout_of, level_of
 from mmrl_gui.tables import Table, first, parsed, picture_key, text_of
 
 IMAGE_KEYS = ("img_filename", "image", "image_path", "img", "file_name", "screenshot")
-TEXT_KEYS = ("instruction", "problem", "expression", "text", "question")
+TEXT_KEYS = ("instruction", "prompt_to_evaluate", "problem", "expression", "text", "question")
 BOX_KEYS = ("bbox_2d", "bbox", "solution", "box")
 FORMS = ("xyxy", "xywh", "unit")
 """Formats of boxes: two corners; a corner and the size; two corners as shares of the picture."""
-_PRO_KEYS = ("ui_type", "application", "img_size")
 _SOURCES = {"ios": "mobile", "android": "mobile", "windows": "desktop", "macos": "desktop", "linux": "desktop"}
 _WEB = ("web", "tool", "shop", "gitlab", "forum")
 _PREFIXES = {"mobile": "mobile", "pc": "desktop", "desktop": "desktop", "web": "web"}
@@ -43,8 +44,9 @@ class Elements(DataTable):
 
 
 def elements(tables: list[Table], boxes: str | None) -> Elements:
-    """Rows `{"id", "image", "instruction", "box", "form", "platform", "type", "group", "rate"}`. boxes: of `FORMS`; by default
-    the convention of the key, see `_form`."""
+    """Rows `{"id", "image", "instruction", "box", "form", "platform", "type", "group", "level", "labels", "rate"}`, and `exact`
+    for those of a known benchmark, `may_be_gone` as in `Layout`. boxes: of `FORMS`; by default the convention of the benchmark,
+    or of the key, see `_form`."""
     places = [(t, row) for t, table in enumerate(tables) for row in range(len(table.rows))]
     keys = [_key(tables[t].rows, row) for t, row in places]
 
@@ -66,37 +68,68 @@ def _key(rows: DataTable, row: int) -> str:
 
 
 def _plain(row: Mapping[str, Any], table: Table, boxes: str | None) -> dict[str, Any]:
-    image = first(row, IMAGE_KEYS)
+    layout = layout_of(row)
+    image = _picture(row)
     if image is None:
         raise ValueError(f"it has no picture under any of {', '.join(IMAGE_KEYS)}")
     words = text_of(row, TEXT_KEYS)
     if not words:
         raise ValueError(f"it has no instruction under any of {', '.join(TEXT_KEYS)}")
-    key = next((k for k in BOX_KEYS if row.get(k) is not None), None)
-    if key is None:
+    key = layout.box if layout else next((k for k in BOX_KEYS if row.get(k) is not None), None)
+    if key is None or row.get(key) is None:
         raise ValueError(f"there is no box under any of {', '.join(BOX_KEYS)}")
+    box, form = _boxed(layout, row, key, boxes)
     kind = str(row.get("ui_type") or row.get("data_type") or "")
     return {
-        "image": resolve_image(table.path, image, table.folder),
+        "image": _path(table, layout, row, image),
         "instruction": words,
-        "box": (box := parsed(row[key])),
-        "form": boxes or _form(row, key, box),
-        "platform": _platform(row, image),
+        "box": box,
+        "form": form,
+        "exact": layout is not None,
+        "may_be_gone": layout is not None and layout.may_be_gone,
+        "platform": str(row.get("platform") or "")[:40] if layout and layout.raw_platform else _platform(row, image),
         "type": kind if kind in ("text", "icon") else "",
-        "group": str(row.get("group") or ""),
+        "group": group_of(layout, row),
+        "level": level_of(layout, row, table.path),
+        "labels": labels_of(layout, row, table.path),
         "rate": row.get("rate"),
     }
 
 
-def _form(row: Mapping[str, Any], key: str, box: Any) -> str:
-    """The format of a box: ScreenSpot and its version 2 have a corner and the size, the Pro and all keys other than bbox two
-    corners."""
-    if isinstance(box, list) and box and all(is_number(v) and 0 <= v <= 1 for v in box):
+def _picture(row: Mapping[str, Any]) -> Any:
+    """A row's picture: one that is in the table, as in data sets on the Hub, which have its name beside it; else its path."""
+    found = [row[key] for key in IMAGE_KEYS if row.get(key) not in (None, "")]
+    return next((image for image in found if not isinstance(image, str)), found[0] if found else None)
+
+
+def _path(table: Table, layout: Layout | None, row: Mapping[str, Any], image: Any) -> Any:
+    if layout and layout.in_folders and isinstance(image, str):
+        nested = resolve_image(table.path, f"{row.get('platform')}/{image}", table.folder)
+        if Path(nested).is_file():
+            return nested
+    return resolve_image(table.path, image, table.folder)
+
+
+def _boxed(layout: Layout | None, row: Mapping[str, Any], key: str, boxes: str | None) -> tuple[Any, str]:
+    """(a row's box, its format): the benchmark's, or that of the key. boxes: the format that the user names."""
+    box = parsed(row[key])
+    found, form = box_form(layout, row, box) if layout else (box, "")
+    if boxes and form not in (POLYGON, REFUSAL):
+        return box, boxes
+    return (found, form) if form and not _below_a_pixel(found, form) else (box, _form(key, box))
+
+
+def _below_a_pixel(box: Any, form: str) -> bool:
+    numbers = box if form in FORMS and form != "unit" and isinstance(box, list) else []
+    return bool(numbers) and all(is_number(v) and 0 <= v <= 1 for v in numbers)
+
+
+def _form(key: str, box: Any) -> str:
+    """The format of a box in another table: two corners under all keys but bbox, which may be anything."""
+    if _below_a_pixel(box, "xyxy"):
         raise ValueError(f'its {key} is {box!r:.80}, less than a pixel: set boxes = "unit" if it is in shares of the picture')
-    if key != "bbox" or any(k in row for k in _PRO_KEYS):
+    if key != "bbox":
         return "xyxy"
-    if "data_type" in row:
-        return "xywh"
     raise ValueError(
         'its bbox may be two corners or a corner and the size: set boxes = "xyxy" or "xywh", or "unit" for shares of the picture'
     )

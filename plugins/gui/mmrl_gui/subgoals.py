@@ -14,9 +14,10 @@ from typing import Any
 from mmrl import Case, Conversation, Score, UserError, user_message
 from mmrl.api.services import Dtype, check_vision_language, vision_language
 from mmrl.api.simulators.gui import Element
-from mmrl_gui.actions import NoAction, read, write
+from mmrl_gui.actions import read, write
 from mmrl_gui.coordinates import Numbers, numbers_of
 from mmrl_gui.filmstrip import seen_in
+from mmrl_gui.names import NoAction
 from mmrl_gui.programs import read_program
 
 QUESTION = (

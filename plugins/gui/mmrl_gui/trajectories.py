@@ -1,14 +1,15 @@
 """Episodes of screens and actions: recordings, AndroidControl's, and pairs as in UIShift.
 
-The keys of a row decide its form: a whole episode (`steps`, or lists of `screenshots` and `actions`), one step (`action`, with
-`episode_id` and `index` if steps belong together), or a pair of two pictures with the action between them. All are read as steps.
+The keys of a row decide its form: one of `episode_layouts`; a whole episode (`steps`, or lists of `screenshots` and `actions`),
+one step (`action`, with `episode_id` and `index` if steps belong together), or a pair of two pictures with the action between
+them. All are read as steps.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
@@ -18,6 +19,7 @@ from mmrl import UserError
 from mmrl.api.simulators.gui import Action, Box
 from mmrl.api.tasks.tables import DataTable, resolve_image
 from mmrl_gui.actions import of_data
+from mmrl_gui.episode_layouts import PIXELS, THOUSANDTHS, common
 from mmrl_gui.geometry import inside, is_number
 from mmrl_gui.tables import Table, first, parsed, picture_key, text_of
 
@@ -29,6 +31,8 @@ BOX_KEYS = ("box", "bbox", "matched_bbox")
 BOXES_KEYS = ("boxes", "a11y", "elements", "nodes")
 _EPISODE_KEYS = ("episode_id", "episode")
 _INDEX_KEYS = ("index", "step", "step_id")
+PLACES = (PIXELS, THOUSANDTHS, "unit")
+"""What the places of rows are in; `unit` is parts of the picture's width and height."""
 ONLY = ("success", "all")
 """Which recorded episodes are used: those that succeeded, or all."""
 Place = tuple[int, int, int]
@@ -74,8 +78,9 @@ class Steps(DataTable):
 
 
 def steps(tables: list[Table]) -> Steps:
-    """The steps of some tables: rows `{"id", "image", "final", "goal", "step", "action", "box"}`, the action as
-    `mmrl.api.simulators.gui.Action`. An unreadable row counts as an episode of one step, and raises when it is used."""
+    """The steps of some tables: rows `{"id", "image", "final", "goal", "step", "action", "box", "places", "category",
+    "types_at"}`; the action is a `mmrl.api.simulators.gui.Action`, see `in_pixels`. An unreadable row counts as an episode of one
+    step, and raises when it is used."""
     found: dict[str, list[tuple[float, Place]]] = {}
     known: dict[str, tuple[str, bool]] = {}
     for t, table in enumerate(tables):
@@ -97,9 +102,8 @@ def steps(tables: list[Table]) -> Steps:
     about = [known[name] for name in found]
 
     @lru_cache(maxsize=16)  # episodes are read step by step
-    def read_row(t: int, row: int) -> dict[str, Any]:
-        found: dict[str, Any] = tables[t].rows[row]
-        return found
+    def read_row(t: int, row: int) -> Mapping[str, Any]:
+        return common(tables[t].rows[row])
 
     def read(index: int) -> dict[str, Any]:
         t, row, step = places[index]
@@ -136,7 +140,7 @@ def _outlined(table: Table, t: int, row: int) -> Iterator[_Outline]:
     """The steps of a row."""
     alone = f"{t} {row}"
     try:
-        found = table.rows[row]
+        found = common(table.rows[row])
         count = _count(found)
     except (UserError, ValueError):
         yield _Outline(alone, f"{Path(table.path).name} {row}", 0.0, (t, row, -1), True)
@@ -145,7 +149,7 @@ def _outlined(table: Table, t: int, row: int) -> Iterator[_Outline]:
     key = (
         f"{found['page']} {found.get('seed')}"
         if "page" in found
-        else str(named or picture_key(first(found, IMAGE_KEYS)) or f"{Path(table.path).name} {row}")
+        else str(named if named is not None else picture_key(first(found, IMAGE_KEYS)) or f"{Path(table.path).name} {row}")
     )
     good = found.get("success") is not False
     if count is not None:
@@ -198,6 +202,9 @@ def _plain(table: Table, row: Mapping[str, Any], step: int) -> dict[str, Any]:
         "step": text_of(own, STEP_KEYS),
         "action": action,
         "box": box,
+        "places": row.get("places"),
+        "category": str(row.get("category") or ""),
+        "types_at": bool(row.get("types_at")),
     }
 
 
@@ -274,11 +281,23 @@ def _bounds(one: Any) -> Box | None:
     return (x1, y1, x2, y2) if x1 < x2 and y1 < y2 else None
 
 
-def checked(action: Action, box: Any, size: tuple[int, int]) -> Box | None:
+def in_pixels(action: Action, box: Any, places: str, size: tuple[int, int]) -> tuple[Action, Any]:
+    """(a row's action, its box) with places in pixels of a picture of `size`. places: what they are in, of `PLACES`."""
+    if places == PIXELS:
+        return action, box
+    scale = [side / (1000 if places == THOUSANDTHS else 1) for side in size]
+    at, to = (None if p is None else (p[0] * scale[0], p[1] * scale[1]) for p in (action.at, action.to))
+    if isinstance(box, list) and len(box) == 4 and all(map(is_number, box)):
+        box = [v * scale[n % 2] for n, v in enumerate(box)]
+    return replace(action, at=at, to=to), box
+
+
+def checked(action: Action, box: Any, size: tuple[int, int], around: bool = True) -> Box | None:
     """The box of an action on a picture of `size`, clipped to its edges; None without one, or for one without an area, as 7 of
     the 3,870 rows of UIShift's test file have: `smallest` would not have taken it.
 
-    Raises ValueError if a position is outside the picture, or the box is invalid or doesn't contain the position.
+    around: the box must hold the action's place. Raises ValueError if a position is outside the picture, or the box is invalid or
+    doesn't contain the position.
     """
     width, height = size
     for place in (action.at, action.to):
@@ -291,7 +310,7 @@ def checked(action: Action, box: Any, size: tuple[int, int]) -> Box | None:
     x1, y1, x2, y2 = box
     if x1 > x2 or y1 > y2:
         raise ValueError(f"the box, {list(box)}, is reversed")
-    if not inside(action.at, (x1 - 1, y1 - 1, x2 + 1, y2 + 1)):
+    if around and not inside(action.at, (x1 - 1, y1 - 1, x2 + 1, y2 + 1)):
         raise ValueError(f"the box, {list(box)}, does not hold the place of its {action.kind}, {list(action.at)}")
     if x1 == x2 or y1 == y2:
         return None

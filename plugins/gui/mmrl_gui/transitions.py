@@ -18,7 +18,7 @@ from mmrl.api.tasks.image_sources import chance
 from mmrl.api.tasks.option_checks import LazyPrompts, check_choice, check_split
 from mmrl_gui import asking, pages
 from mmrl_gui.action_task import STYLES, target
-from mmrl_gui.actions import as_data, of_data, write
+from mmrl_gui.actions import as_data, of_data
 from mmrl_gui.data_task import means
 from mmrl_gui.exploring import WORDS, Step
 from mmrl_gui.geometry import middle
@@ -55,8 +55,7 @@ class Transitions(DrawnPages):
 
     def gold(self, prompt: Prompt) -> str:
         action, box = target(of_data(prompt.meta["true"]["action"]), prompt.meta["true"]["box"])
-        said = write(action, "brief" if self.style == "brief" else "json", self.numbers(self.screen), within=box)
-        return asking.thought("I compare the two screens.", said) if self.style == "tags" else said
+        return asking.act(self.style, "I compare the two screens.", action, self.numbers(self.screen), box)
 
     def summarise(self, results: list[tuple[Prompt, float]]) -> dict[str, float]:
         """The mean for each kind of action, if there are several."""

@@ -1,12 +1,14 @@
 """Our verifiers. The truth is in pixels of the screen's picture, completions in the format of the policy, or of the task.
 
 `case.answer` is, for `hit`, `iou` and `size-aware`, a box, `[x1, y1, x2, y2]`, or an object with it as `box`; for `hit` also a
-list of boxes, any of which is right. For `action` and `action-type` it, or `meta["true"]`, is `{"action": ..., "box": [...] or
-None}`, the action in the form of `actions.as_data`. Episodes are scored by `case.outcome`.
+list of boxes, any of which is right, or an object with the corners of a `polygon`. For `action` and `action-type` it, or
+`meta["true"]`, is `{"action": ..., "box": [...] or None}`, the action in the form of `actions.as_data`. Episodes are scored by
+`case.outcome`.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -14,8 +16,10 @@ from mmrl import Case, Score
 from mmrl.api.simulators.gui import Action, Box
 from mmrl.api.verifiers.parse import fenced_blocks, thinks_and_answers_once
 from mmrl_gui import geometry, reading
-from mmrl_gui.actions import NoAction, of_data, read
+from mmrl_gui.actions import OPPOSITE, of_data, read
+from mmrl_gui.calls import call_of, last_action
 from mmrl_gui.coordinates import Numbers, numbers_of
+from mmrl_gui.names import NoAction, status
 
 NEAR = 0.14
 """Maximal distance of a click from the true one without a box, as a share of the screen's width and height, as in the evaluations
@@ -30,8 +34,9 @@ FULL = 1 + 0.25 + 0.125
 
 
 def hit(case: Case, first: bool = False) -> Score:
-    """1 when the one point that is answered, or the middle of the one box, lies in the true box, its edges included: the accuracy
-    of ScreenSpot, its version 2 and its Pro.
+    """1 when the one point that is answered, or the middle of the one box, lies in the true box, its edges included, or in the
+    true polygon: the accuracy of ScreenSpot, its version 2 and its Pro, UI-Vision, MMBench-GUI L2 and OSWorld-G, where a point
+    with two negative coordinates is right for what isn't on the screen.
 
     first: of a list of several points the first counts, as InfiGUI-G1 is evaluated.
 
@@ -44,8 +49,11 @@ def hit(case: Case, first: bool = False) -> Score:
     point, box = where
     numbers = numbers_of(case)
     found = point or geometry.middle(box)  # type: ignore[arg-type]  # one of the two is there
-    if box and numbers.grid:
-        right = any(geometry.inside(geometry.middle(numbers.pixels_of_box(box)), true) for true in _boxes(case.answer))
+    place = geometry.middle(numbers.pixels_of_box(box)) if box and numbers.grid else numbers.pixels(found)
+    if isinstance(case.answer, Mapping) and "polygon" in case.answer:
+        right = geometry.in_polygon(place, case.answer["polygon"])
+    elif box and numbers.grid:
+        right = any(geometry.inside(place, true) for true in _boxes(case.answer))
     else:
         right = any(numbers.hits(found, true) for true in _boxes(case.answer))
     return Score(float(right), detail="inside" if right else f"outside{on_grid(numbers.grid)}")
@@ -144,7 +152,7 @@ def _box(value: Any) -> Box:
 # -- what to do ---------------------------------------------------------------------------------------------------------------
 
 
-def action(case: Case, text: Literal["exact", "f1"] = "exact", graded: bool = False) -> Score:
+def action(case: Case, text: Literal["exact", "f1", "anls"] = "exact", graded: bool = False, either: bool = False) -> Score:
     """1 when the action is the true one, with its kind and arguments. The step success of AndroidControl (Li et al. 2024).
 
     Clicks, presses and the start of a drag must lie in the true box, or without one within 0.14 of the screen from the true
@@ -152,21 +160,22 @@ def action(case: Case, text: Literal["exact", "f1"] = "exact", graded: bool = Fa
     blanks. A wait, and going back or home, have no arguments. Parts: `type`; `grounding` if the true action has a position,
     `text` if it has a text, `direction` of scrolls. Each is 0 if the kind is wrong.
 
-    text: "f1" accepts typed texts and answers from an F1 of 0.5 between their words on, as in GUI-R1. graded: half for the kind,
-    half for the arguments.
+    text: "f1" accepts typed texts and answers from an F1 of 0.5 between their words on, as in GUI-R1; "anls" texts of which one
+    is in the other, or whose edit distance is at most half of the longer one, as in GUI-Odyssey. graded: half for the kind, half
+    for the arguments. either: a click in the box or near the true point is right, as in GUI-Odyssey, whose boxes are a model's.
 
     Known exploits: with `graded`, guessing the commonest kind earns its share.
     """
     about = _about(case)
     true, numbers = of_data(about["action"]), numbers_of(case)
     try:
-        found = read(case.completion, numbers, tags=_tags(case))
+        found = _as_scroll(read(case.completion, numbers, tags=_tags(case)), true)
     except NoAction as why:
         return Score(0.0, parts=dict.fromkeys(_parts(true), 0.0), detail=str(why))
     same = found.kind == true.kind
     parts = {name: float(same) for name in _parts(true)}
     if same and "grounding" in parts:
-        parts["grounding"] = float(_there(found, true, about.get("box"), numbers))
+        parts["grounding"] = float(_there(found, true, about.get("box"), numbers, either))
     if same and "text" in parts:
         parts["text"] = float(_same_text(found, true, text))
     if same and "direction" in parts:
@@ -191,8 +200,9 @@ def action_type(case: Case) -> Score:
         found = read(case.completion, numbers_of(case), tags=_tags(case))
     except NoAction as why:
         return Score(0.0, detail=str(why))
-    true = of_data(_about(case)["action"]).kind
-    return Score(float(found.kind == true), detail=f"{found.kind}, and {true} is right")
+    true = of_data(_about(case)["action"])
+    kind = _as_scroll(found, true).kind
+    return Score(float(kind == true.kind), detail=f"{kind}, and {true.kind} is right")
 
 
 def _about(case: Case) -> Mapping[str, Any]:
@@ -214,12 +224,13 @@ def _parts(true: Action) -> list[str]:
     return ["type", *(name for name, there in named.items() if there)]
 
 
-def _there(found: Action, true: Action, box: Sequence[float] | None, numbers: Numbers) -> bool:
+def _there(found: Action, true: Action, box: Sequence[float] | None, numbers: Numbers, either: bool = False) -> bool:
     """Whether the positions of an action are right; a drag without a start begins where the pointer is."""
     if found.at is None or true.at is None:
         return found.at is true.at and _near_end(found, true, numbers)
     screen = numbers.image or (1000, 1000)
-    right = geometry.inside(found.at, box) if box else geometry.apart(found.at, true.at, screen) <= NEAR
+    near = geometry.apart(found.at, true.at, screen) <= NEAR
+    right = geometry.inside(found.at, box) or (either and near) if box else near
     if box and not right and numbers.is_coarse:  # what is written for the middle of the box is the closest possible
         cell = numbers.pixels(numbers.written(geometry.middle(box)))
         right = geometry.apart(found.at, cell, screen) < 1e-9
@@ -231,9 +242,36 @@ def _near_end(found: Action, true: Action, numbers: Numbers) -> bool:
     return found.to is not None and geometry.apart(found.to, true.to, numbers.image or (1000, 1000)) <= NEAR
 
 
+def _as_scroll(found: Action, true: Action) -> Action:
+    """A drag from one place to another where a scroll is right: on a phone both are a swipe, and the finger goes the other way.
+    The longer of its two sides decides, as where GUI-Odyssey's swipes are read."""
+    if true.kind != "scroll" or found.kind != "drag" or found.at is None or found.to is None:
+        return found
+    dx, dy = found.to[0] - found.at[0], found.to[1] - found.at[1]
+    finger = ("right" if dx > 0 else "left") if abs(dx) > abs(dy) else ("down" if dy > 0 else "up")
+    return Action(kind="scroll", at=found.at, direction=OPPOSITE[finger])  # type: ignore[arg-type]  # one of DIRECTIONS
+
+
 def _same_text(found: Action, true: Action, how: str) -> bool:
-    a, b = folded(found.text), folded(true.text)
+    a, b = (folded(status(one.text) if one.kind == "answer" else one.text) for one in (found, true))
+    if how == "anls" and found.kind != "answer":
+        return _alike(found.text.strip(), true.text.strip())
     return a == b or (how == "f1" and found.kind in ("type", "answer") and f1(a, b) >= ENOUGH)
+
+
+def _alike(a: str, b: str) -> bool:
+    """Whether one text is in the other, or the edit distance is at most half of the longer one: GUI-Odyssey's text_matching."""
+    if a in b or b in a:
+        return True
+    a, b = sorted((a, b), key=len)
+    if 2 * (len(b) - len(a)) > len(b):
+        return False  # the distance is at least the difference
+    row = list(range(len(a) + 1))
+    for n, sign in enumerate(b, 1):
+        before, row[0] = row[0], n
+        for m, other in enumerate(a, 1):
+            before, row[m] = row[m], min(before + (sign != other), row[m] + 1, row[m - 1] + 1)
+    return 1 - row[-1] / len(b) >= ENOUGH
 
 
 def folded(text: str) -> str:
@@ -251,11 +289,11 @@ def f1(found: str, true: str) -> float:
 
 
 def form(case: Case) -> Score:
-    """1 when the completion has the requested form: `meta["style"]` is short, json, brief or tags, `meta["asks"]` is point, box
-    or action.
+    """1 when the completion has the requested form: `meta["style"]` is short, json, brief, tags or ui-tars, `meta["asks"]` is
+    point, box or action.
 
     short: numbers alone. brief: one line. json: JSON and nothing else. tags: one thought and one answer, neither empty, each in
-    its tag, and nothing else; the answer is JSON.
+    its tag, and nothing else; the answer is JSON. ui-tars: a thought after `Thought:`, not empty, and a call after `Action:`.
 
     Known exploits: the answer is not compared with the truth; combine it with a reward that does.
     """
@@ -265,11 +303,27 @@ def form(case: Case) -> Score:
         return Score(0.0, detail=why)
     if style == "tags" and not thinks_and_answers_once(case.completion):
         return Score(0.0, detail="not one thought, one answer and nothing else")
+    if style == "ui-tars" and not _THOUGHT.match(case.completion.strip()):
+        return Score(0.0, detail="no thought and, on a line of its own, an action")
     plain = text.strip()
+    if style in ("short", "brief") and ("\n" in plain or _is_call(plain)):
+        return Score(0.0, detail="more or other than was asked for")
     begins_as_json = plain[:1] in ("[", "{", "`")
     if begins_as_json != (style in ("json", "tags")) or (begins_as_json and not _whole_json(plain)):
         return Score(0.0, detail="more or other than was asked for")
     return Score(float(_holds(plain, asks, case)), detail=f"asked for: {asks}")
+
+
+_THOUGHT = re.compile(r"Thought:\s*\S(?:(?!\nAction:).)*\nAction: *[a-z_]+\(", re.DOTALL)
+
+
+def _is_call(plain: str) -> bool:
+    """Whether a text is a call with arguments, as in the style ui-tars or in pyautogui's code."""
+    try:
+        call = call_of(last_action(plain))
+    except NoAction:
+        return True
+    return bool(call and call[1])
 
 
 def _holds(text: str, asks: str, case: Case) -> bool:

@@ -12,9 +12,10 @@ import warnings
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mmrl_gui.actions import SAME, NoAction, as_data, key_of, listed, of_data, read, write
+from mmrl_gui.actions import POINTED, STYLES, as_data, listed, of_data, read, write
 from mmrl_gui.asking import _BRIEF, _JSON, language
 from mmrl_gui.coordinates import Numbers, numbers_for
+from mmrl_gui.names import SAME, NoAction, key_of
 
 from mmrl import CoordinateFormat, ImageProcessing
 from mmrl.api.simulators.gui import ACTION_KINDS, DIRECTIONS, Action, Element
@@ -91,7 +92,78 @@ FORMS = [
     ("open Clock", Action(kind="open", text="Clock")),
     ('{"action": "terminate", "status": "success"}', Action(kind="answer", text="success")),
     ("answer 7 days", Action(kind="answer", text="7 days")),
+    ('{"action": "complete", "point": [-100, -100], "input_text": "no input text"}', Action(kind="answer", text="done")),
 ]
+
+
+def of(kind, *at, **more):
+    return Action(kind=kind, at=at or None, **more)
+
+
+PUBLISHED = [  # UI-TARS 1, 1.5 and 2: codes/ui_tars/action_parser.py
+    ("Thought: There, at 3, 4.\nAction: click(start_box='(12,40)')", CLICK),
+    ("Thought: t\nAction: click(start_box='<|box_start|>(12,40)<|box_end|>')", CLICK),
+    ("Action: click(point='<point>12 40</point>')", CLICK),
+    ("click(start_box='[2, 30, 22, 50]')", CLICK),
+    ("Action: left_double(start_box='(12,40)')", of("double-click", 12, 40)),
+    ("Action: right_single(start_box='(12,40)')", of("right-click", 12, 40)),
+    ("Action: drag(start_box='(1,2)', end_box='(3,4)')", of("drag", 1, 2, to=(3, 4))),
+    ("Action: drag(start_point='<point>1 2</point>', end_point='<point>3 4</point>')", of("drag", 1, 2, to=(3, 4))),
+    ("Action: hotkey(key='ctrl c')", of("key", text="Control+c")),
+    ("Action: type(content='hello\\n')", of("type", text="hello\n")),
+    ("Action: type(content='it's')", of("type", text="it's")),
+    ("Action: type(content='it\\'s (a) \\\\ = \"1\"')", of("type", text='it\'s (a) \\ = "1"')),
+    ("Action: scroll(start_box='(1,2)', direction='down')", of("scroll", 1, 2, direction="down")),
+    ("Action: wait()", of("wait")),
+    ("Action: finished()", of("answer", text="done")),
+    ("Action: finished(content='7 days')", of("answer", text="7 days")),
+    ("Action: call_user()", of("answer", text="infeasible")),
+    # OSWorld's pyautogui and computer_13, AGUVIS
+    ("pyautogui.click(12, 40)", CLICK),
+    ("```python\nimport pyautogui\nimport time\npyautogui.click(x=12, y=40)\ntime.sleep(1)\n```", CLICK),
+    ("pyautogui.click(x=12, y=40, clicks=2)", of("double-click", 12, 40)),
+    ("pyautogui.tripleClick(12, 40)", of("triple-click", 12, 40)),
+    ("pyautogui.click(12, 40, button='middle')", of("middle-click", 12, 40)),
+    ("pyautogui.moveTo(12, 40)", of("hover", 12, 40)),
+    ("pyautogui.moveTo(1, 2)\npyautogui.dragTo(3, 4, duration=1.0, button='left')", of("drag", 1, 2, to=(3, 4))),
+    ("pyautogui.dragTo(3, 4)", of("drag", to=(3, 4))),
+    ("pyautogui.scroll(-5, x=1, y=2)", of("scroll", 1, 2, direction="down")),
+    ("pyautogui.hscroll(5)", of("scroll", direction="right")),
+    ("Action: Scroll.\npyautogui.scroll(page=0.5)", of("scroll", direction="up")),
+    ("pyautogui.typewrite('hi', interval=0.1)", of("type", text="hi")),
+    ("pyautogui.hotkey('ctrl', 'shift', 'c')", of("key", text="Control+Shift+c")),
+    ("pyautogui.press(keys=['enter'])", of("key", text="Enter")),
+    ("pyautogui.press(keys='enter')", of("key", text="Enter")),
+    ("mobile.swipe(from_coord=[0.5, 0.8], to_coord=[0.5, 0.2])", of("drag", 0.5, 0.8, to=(0.5, 0.2))),
+    ("mobile.open_app(app_name='Clock')", of("open", text="Clock")),
+    ("answer('7')", of("answer", text="7")),
+    ("DONE", of("answer", text="done")),
+    ('{"action_type": "FAIL"}', of("answer", text="infeasible")),
+    ('{"action_type": "CLICK", "parameters": {"x": 12, "y": 40, "num_clicks": 3}}', of("triple-click", 12, 40)),
+    ('{"action_type": "SCROLL", "parameters": {"dx": 3, "dy": 0}}', of("scroll", direction="right")),
+    ('{"action_type": "TYPING", "parameters": {"text": "hi"}}', of("type", text="hi")),
+    # the computer-use tools of Qwen, Anthropic and OpenAI
+    ('{"name": "computer_use", "arguments": {"action": "triple_click", "coordinate": [12, 40]}}', of("triple-click", 12, 40)),
+    ('{"name": "computer_use", "arguments": {"action": "hscroll", "pixels": -90}}', of("scroll", direction="left")),
+    ('{"action": "middle_click", "coordinate": [12, 40]}', of("middle-click", 12, 40)),
+    ('{"type": "click", "button": "wheel", "x": 12, "y": 40}', of("middle-click", 12, 40)),
+    ('{"type": "scroll", "x": 1, "y": 2, "scroll_x": 0, "scroll_y": 300}', of("scroll", 1, 2, direction="down")),
+    ('{"type": "scroll", "x": 1, "y": 2, "scroll_x": 300, "scroll_y": 0}', of("scroll", 1, 2, direction="right")),
+    ('{"type": "drag", "path": [{"x": 1, "y": 2}, {"x": 3, "y": 4}]}', of("drag", 1, 2, to=(3, 4))),
+    ('{"type": "keypress", "keys": ["CTRL", "a"]}', of("key", text="Control+a")),
+    ('{"type": "move", "x": 12, "y": 40}', of("hover", 12, 40)),
+    # GUI-Odyssey and OS-Atlas
+    ("CLICK: (12, 40)", CLICK),
+    ("SCROLL: UP", of("scroll", direction="down")),  # the way of the finger, as in its data/format_converter.py
+    ("PRESS_RECENT", of("key", text="Recent")),
+    ("IMPOSSIBLE", of("answer", text="infeasible")),
+    ("thoughts:\nthere\nactions:\nCLICK <point>[[12, 40]]</point>", CLICK),
+    ("TYPE [hello]", of("type", text="hello")),
+    ("SCROLL [UP]", of("scroll", direction="up")),
+    ("OPEN_APP [Clock]", of("open", text="Clock")),
+    ("type [hello]", of("type", text="[hello]")),
+]
+FORMS += PUBLISHED
 
 
 @pytest.mark.parametrize("text, wanted", FORMS, ids=[text[:50] for text, _ in FORMS])
@@ -144,6 +216,21 @@ NONE = [
     ("<answer>wait", "0 closing"),
     ("<think><answer>wait</answer></think>", "inside the thinking"),
     ("__import__('os').system('x')", "no one action"),
+    ("Action: click(start_box='(1,2)')\nAction: wait()", "2 actions"),
+    ("pyautogui.click(1, 2)\npyautogui.write('x')", "2 actions"),
+    ("pyautogui.keyDown('ctrl')\npyautogui.click(1, 2)", "2 actions"),
+    ("type(content='hello", "this call can't be read"),
+    ("pyautogui.move(10, 0)", "says how far"),
+    ("pyautogui.press(keys=5)", "says no key"),
+    ("pyautogui.press('tab', presses=3)", "press presses several times"),
+    ("pyautogui.press(['down', 'enter'])", "press presses several times"),
+    ("pyautogui.click(1 + 1, 2)", "arguments of click can't be read"),
+    ("pyautogui.click(1, 2, 1, 0, 'left', 7)", "6 arguments without a name"),
+    ("click(start_box='(1,2)', end)", "arguments of click can't be read"),
+    ('{"type": "click", "button": "back", "x": 1, "y": 2}', "the button back"),
+    ('{"action": "left_click", "coordinate": [1, 2], "text": "ctrl"}', "with 'ctrl' held down"),
+    ('{"action_type": "CLICK", "parameters": {"x": 1, "y": 2, "num_clicks": 9}}', "9 clicks"),
+    ('{"type": "scroll", "x": 1, "y": 2, "scroll_x": 0, "scroll_y": 0}', "no direction"),
     ("[__import__('os')]", "no one action"),
     ('{"action": "click", "element": 9}', "there is no element 9: there are 2"),
     ("click [0]", "there is no element 0"),
@@ -165,7 +252,7 @@ def test_where_tags_are_asked_for_there_must_be_some():
 TEXTS = st.text(alphabet=st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40).filter(str.strip)
 PLACES = st.tuples(st.integers(0, 639), st.integers(0, 479)).map(lambda p: (float(p[0]), float(p[1])))
 ACTIONS = st.one_of(
-    st.builds(lambda kind, at: Action(kind=kind, at=at), st.sampled_from(["click", "double-click", "long-press"]), PLACES),
+    st.builds(lambda kind, at: Action(kind=kind, at=at), st.sampled_from(POINTED), PLACES),
     st.builds(lambda at, to: Action(kind="drag", at=at, to=to), PLACES, PLACES),
     st.builds(lambda at, d: Action(kind="scroll", at=at, direction=d), st.none() | PLACES, st.sampled_from(DIRECTIONS)),
     st.builds(lambda kind, text: Action(kind=kind, text=text), st.sampled_from(["type", "open", "answer"]), TEXTS),
@@ -175,7 +262,7 @@ ACTIONS = st.one_of(
 
 
 @settings(max_examples=400, deadline=None)
-@given(ACTIONS, st.sampled_from(["json", "brief"]))
+@given(ACTIONS, st.sampled_from(["json", "brief", "ui-tars"]))
 def test_what_is_written_is_read_back(action, style):
     assert read(write(action, style)) == action
     assert of_data(json.loads(json.dumps(as_data(action)))) == action
@@ -188,9 +275,9 @@ def test_what_is_written_is_read_back(action, style):
     st.integers(1, 60),
     st.sampled_from([*CoordinateFormat, "grid"]),
     st.sampled_from([1, 2, 3, 8]),
-    st.booleans(),
+    st.sampled_from(["json", "brief", "ui-tars"]),
 )
-def test_a_place_in_a_box_stays_in_it_whatever_the_numbers(corner, width, height, frame, shrunk, brief):
+def test_a_place_in_a_box_stays_in_it_whatever_the_numbers(corner, width, height, frame, shrunk, style):
     size = (720, 560)
     box = (corner[0], corner[1], corner[0] + width, corner[1] + height)
     processing = ImageProcessing(
@@ -198,7 +285,7 @@ def test_a_place_in_a_box_stays_in_it_whatever_the_numbers(corner, width, height
     )
     numbers = numbers_for(processing, size, grid=(36, 28) if frame == "grid" else None)
     at = ((box[0] + box[2]) / 2, (box[1] + box[3]) / 2)
-    said = write(Action(kind="click", at=at), "brief" if brief else "json", numbers, within=box)
+    said = write(Action(kind="click", at=at), style, numbers, within=box)
     found = read(said, numbers).at
     if frame == "grid":  # the middle of the cell that holds the place
         assert abs(found[0] - at[0]) <= 10 and abs(found[1] - at[1]) <= 10
@@ -228,6 +315,8 @@ def test_what_a_prompt_lists_can_be_read():
         for word in ("text", "key", "app"):
             shown = shown.replace(f": {word}}}", f': "{word}"}}')
         assert read(shown.replace(": x", ": 1").replace(": y", ": 2")).kind == kind
+        call = language("ui-tars", [kind]).split("\n")[1].replace("up, down, left or right", "up")
+        assert read(call.replace("x,y", "1,2").replace("to_1", "3").replace("to_x,to_y", "3,4")).kind == kind
     assert "click [n]" in language("brief", ["click"], elements=True) and '"element": n' in language(
         "json", ["click"], elements=True
     )
@@ -238,7 +327,7 @@ def test_what_a_prompt_lists_can_be_read():
 
 
 def test_a_question_with_all_forms_in_it_is_no_action():
-    for style in ("json", "brief", "tags"):
+    for style in STYLES:
         with pytest.raises(NoAction):
             read(f"What next? {language(style)}")
 
@@ -291,6 +380,11 @@ HOSTILE = {
     "power": "[9**9**9]",
     "marks": "click 1 2" + "\u0301" * 100_000,
     "names": "e" + "\u0345\u0334" * 9_000,
+    "arguments": "click(" + "a=1," * 40_000 + ")",
+    "escapes": "type(content='" + "\\" * 150_001 + ")",
+    "lines": "pyautogui.click(1, 2)\n" * 8_000,
+    "steps": "Action:\n" * 20_000,
+    "closing": "pyautogui.click(" + ")" * 150_000 + "x",
     "surrogate": "type \ud800",
 }
 
@@ -314,7 +408,8 @@ def test_nothing_is_evaluated(tmp_path):
     script = f"""
 from mmrl import Case
 from mmrl_gui import gui_g1, gui_r1, infigui_g1, ui_r1, uishift, verifiers
-from mmrl_gui.actions import NoAction, read
+from mmrl_gui.actions import read
+from mmrl_gui.names import NoAction
 code = {code!r}
 tagged, fenced = f"<think>t</think><answer>[{{code}}]</answer>", f"```json\\n[{{code}}]\\n```"
 for text in (code, f"[{{code}}]", f"{{{{'action': {{code}}}}}}", tagged, fenced):

@@ -74,6 +74,20 @@ def test_boxes_in_parts_of_the_picture(tmp_path, pictures):
     assert [p.answer for p in every(task)] == [[30, 45, 60, 90]] and task.splits == ("test",)
 
 
+def test_actions_as_lines_and_places_in_shares(tmp_path, pictures):
+    """As AGUVIS has them, and OS-Atlas in thousandths."""
+    rows = [{"image": f"mobile_{3 * n}.png", "goal": "x"} for n in range(4)]
+    lines = ["pyautogui.click(x=0.25, y=0.5)", "pyautogui.write(message='hi')", "terminate(status='success')", "WAIT"]
+    for name, places, scale in (("unit", "unit", 1), ("thousandths", "thousandths", 1000)):
+        path = tmp_path / f"{name}.jsonl"
+        said = [line.replace("0.25", str(0.25 * scale)).replace("0.5", str(0.5 * scale)) for line in lines]
+        path.write_text("".join(json.dumps(row | {"action": line}) + "\n" for row, line in zip(rows, said, strict=True)))
+        task = NextAction(path=str(path), images=str(pictures), shares={"test": 1}, places=places)
+        found = {p.meta["kind"]: p.meta["true"]["action"] for p in every(task)}
+        assert found["click"]["at"] == [30, 45] and found["type"]["text"] == "hi" and found["answer"]["text"] == "success"
+        assert set(found) == {"click", "type", "answer", "wait"}
+
+
 def test_a_folder_of_tables_and_several_tables_are_one(files, pictures, tmp_path):
     folder = tmp_path / "annotations"
     folder.mkdir()
@@ -418,6 +432,7 @@ def test_bad_files_and_options_are_refused_in_one_line(files, tmp_path, recordin
         (lambda: GroundingData(path=spot, whole=1), "whole = 1 must be true or false"),
         (lambda: NextAction(path=recording, level="middle"), "level = 'middle' is unknown: choose one of high, low"),
         (lambda: NextAction(path=recording, history=-1), "history = -1 must be a whole number from 0 to 100"),
+        (lambda: NextAction(path=recording, places="cells"), "places = 'cells' is unknown"),
         (lambda: NextAction(path=recording, kinds=["fly"]), "kinds = 'fly' is unknown"),
         (lambda: NextAction(path=recording, kinds=[]), r"kinds = \[\] must be a list of actions"),
         (lambda: NextAction(path=recording, only="best"), "only = 'best' is unknown"),
@@ -451,10 +466,10 @@ def test_the_data_tasks_pass_the_conformance_kit(files, pictures, recording):
             assert report.ok, f"{id}: {report}"
 
 
-@pytest.mark.parametrize("style", ["short", "json", "tags", "brief"])
+@pytest.mark.parametrize("style", ["short", "json", "tags", "brief", "ui-tars"])
 @pytest.mark.parametrize("form", ["point", "box"])
 def test_gold_is_right_in_every_style_frame_and_grid(files, pictures, style, form):
-    if (style, form) == ("brief", "box"):
+    if form == "box" and style in ("brief", "ui-tars"):
         return
     registry = plugins.registry()
     verify = [
@@ -504,7 +519,18 @@ def test_a_place_that_is_said_is_marked_beside_the_true_box(files, pictures):
     assert task.draw_completion(prompt, "10 10") is None, "and nothing else is drawn of it"
 
 
-@pytest.mark.parametrize("style", ["uishift", "gui-r1", "ui-r1", "json", "brief", "tags"])
+@pytest.mark.parametrize("style", ["json", "brief", "tags", "ui-tars"])
+@pytest.mark.parametrize("frame", ["pixels", "thousandths-yx", "location-tokens"])
+def test_the_gold_action_is_right_and_has_the_form_in_every_style(files, pictures, style, frame):
+    registry = plugins.registry()
+    verify = [registry.make_verifier(f"gui/{name}") for name in ("action", "format")]
+    task = NextAction(path=files["steps"], images=str(pictures), style=style, frame=frame)
+    for p in every(task)[:12]:
+        case = Case(completion=task.gold(p), answer=p.answer, meta=p.meta, image_sizes=(SIZE,))
+        assert [v(case).value for v in verify] == [1, 1], case.completion
+
+
+@pytest.mark.parametrize("style", ["uishift", "gui-r1", "ui-r1", "json", "brief", "tags", "ui-tars"])
 def test_an_action_is_marked_in_every_style(files, pictures, style):
     task = NextAction(path=files["steps"], images=str(pictures), style=style)
     for prompt in sorted(every(task), key=lambda p: p.id)[:12]:

@@ -225,6 +225,8 @@ def test_actions_go_out_in_the_words_of_their_papers():
     code = {
         Action(kind="click", at=(3, 4)): "pyautogui.click(x=3, y=4)",
         Action(kind="right-click", at=(3, 4)): "pyautogui.rightClick(x=3, y=4)",
+        Action(kind="triple-click", at=(3, 4)): "pyautogui.tripleClick(x=3, y=4)",
+        Action(kind="middle-click", at=(3, 4)): "pyautogui.middleClick(x=3, y=4)",
         Action(kind="hover", at=(3, 4)): "pyautogui.moveTo(x=3, y=4)",
         Action(kind="drag", to=(3, 4)): "pyautogui.dragTo(3, 4, duration=1.0, button='left', mouseDownUp=True)",
         Action(kind="scroll", direction="down"): "pyautogui.moveTo(20, 30); pyautogui.vscroll(-5)",

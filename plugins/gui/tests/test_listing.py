@@ -5,16 +5,21 @@ import random
 import pytest
 from mmrl_gui import episodes, examples
 from mmrl_gui.actions import read
+from mmrl_gui.asking import act
 from mmrl_gui.coordinates import Numbers
 from mmrl_gui.episodes import APART, Episodes
 from mmrl_gui.exploring import hit
-from mmrl_gui.listing import kept, named, spot_of, words
+from mmrl_gui.listing import kept, number_of, spot_of, words
 from PIL import Image
 
 from mmrl import CoordinateFormat, EnvironmentFailed, UserError
 from mmrl.api.simulators.gui import Action, Element, ScreenObservation
 
 NUMBERS = Numbers(coordinate_format=CoordinateFormat.PIXELS, image=(100, 100))
+
+
+def named(action, page, style, numbers):
+    return act(style, "", action, numbers, element=number_of(action, page))
 
 
 def element(number, text="", interactive=False, role="button", box=None, **more):

@@ -6,9 +6,9 @@ import random
 import mmrl_gui.episodes
 import pytest
 from mmrl_gui import examples
-from mmrl_gui.actions import NoAction
 from mmrl_gui.coordinates import Numbers
 from mmrl_gui.episodes import APART, Episodes
+from mmrl_gui.names import NoAction
 from mmrl_gui.programs import DEEPEST, MOST, Call, found_again, placed, read_program, write_program
 from PIL import Image
 

@@ -31,6 +31,9 @@ HITS = [
     "<think>Here: [1, 2]</think><answer>60 40</answer>",
     "<think>t</think> <answer>[{'action': 'click', 'coordinate': [60, 40]}]</answer>",
     "It is here: [60, 40].",
+    "Thought: It is at 3, 4.\nAction: click(start_box='<|box_start|>(60,40)<|box_end|>')",
+    "Action: click(point='<point>60 40</point>')",
+    "pyautogui.click(x=60, y=40)",
     "40 30",
     "80 50",
 ]
@@ -61,6 +64,8 @@ MISSES += [
     '[{"point_2d": [60, 40]}, {"point_2d": [61, 40]}]',
     "<answer>60 40</answer><answer>60 40</answer>",
     "At 3 and 4: [60, 40]",
+    "Action: click(start_box='(60,40)')\nAction: click(start_box='(60,40)')",
+    "Action: type(content='60 40')",
 ]
 
 
@@ -172,6 +177,17 @@ STEPS = [
     ("drag 50 40 210 200", {"kind": "drag", "to": [210, 200]}, None, 0),
     ("nothing", CLICK, BOX, 0),
     ("", {"kind": "wait"}, None, 0),
+    # a swipe scrolls the other way, along its longer side
+    ("drag 200 250 210 50", {"kind": "scroll", "direction": "down"}, None, 1),
+    ("drag 200 50 210 250", {"kind": "scroll", "direction": "down"}, None, 0),
+    ("drag 50 50 350 40", {"kind": "scroll", "direction": "left"}, None, 1),
+    ("drag 210 200", {"kind": "scroll", "direction": "down"}, None, 0),
+    # the end of an episode, in the words of each system
+    ('{"action": "terminate", "status": "success"}', {"kind": "answer", "text": "complete"}, None, 1),
+    ("Action: finished()", {"kind": "answer", "text": "complete"}, None, 1),
+    ("Action: call_user()", {"kind": "answer", "text": "infeasible"}, None, 1),
+    ('{"action": "terminate", "status": "failure"}', {"kind": "answer", "text": "complete"}, None, 0),
+    ("Action: finished()", {"kind": "answer", "text": "7 days"}, None, 0),
 ]
 
 
@@ -239,6 +255,18 @@ FORMS = [
     ("tags", "action", TAGGED.format("wait"), 0),
     ("tags", "action", '<think></think><answer>{"action": "wait"}</answer>', 0),
     ("json", "action", "", 0),
+    ("ui-tars", "action", "Thought: t\nAction: wait()", 1),
+    ("ui-tars", "action", "Thought: t\nmore\n\nAction: click(start_box='(1,2)')", 1),
+    ("ui-tars", "point", "Thought: t\nAction: click(start_box='(1,2)')", 1),
+    ("ui-tars", "action", "Action: wait()", 0),
+    ("brief", "action", "Thought: t\nAction: wait()", 0),
+    ("brief", "action", "pyautogui.click(1, 2)", 0),
+    ("brief", "action", "type a=b(c)", 1),
+    ("short", "point", "click(start_box='(1,2)')", 0),
+    ("ui-tars", "action", "Thought: \nAction: wait()", 0),
+    ("ui-tars", "action", "Thought: t\nAction: wait", 0),
+    ("ui-tars", "action", "Thought: t\nAction: wait()\nAction: wait()", 0),
+    ("ui-tars", "action", '{"action": "wait"}', 0),
 ]
 
 
@@ -261,5 +289,6 @@ def test_an_episode_is_worth_what_came_of_it():
 
 def test_actions_are_plain_data_in_answers():
     assert verifiers.of_data({"kind": "click", "at": [1, 2]}) == Action(kind="click", at=(1, 2))
+    assert verifiers.of_data("pyautogui.click(x=1, y=2)") == Action(kind="click", at=(1, 2))
     with pytest.raises(ValueError, match="not an object"):
-        verifiers.of_data("click")
+        verifiers.of_data(["click"])

@@ -94,12 +94,15 @@ def mmrl_verifiers() -> list[VerifierSpec]:
             timeout_s=20.0,
             summary="reasoning-gym's score of an answer",
         ),
-        VerifierSpec(id="interop/success", target="mmrl_interop.game_task:success", summary="Whether a game was won"),
+        VerifierSpec(
+            id="interop/success", target="mmrl_interop.game_task:success", outcome=True, summary="Whether a game was won"
+        ),
         VerifierSpec(
             id="interop/return",
             target="mmrl_interop.openenv_task:total",
             low=-MOST,
             high=MOST,
+            outcome=True,
             graded=True,
             summary="The sum of the rewards of another program's environment",
         ),

@@ -65,7 +65,7 @@ class TaskVectorEnv(VectorEnv[Any, Any, Any]):
             raise UserError(f"simulator {spec.id!r} has no max_steps: set it in the task's simulation")
         self._rules, self.max_steps = EpisodeRules(simulation, num_envs, limit), limit
         self.metadata = {"autoreset_mode": modes[autoreset], "render_fps": spec.control_hz or 10}
-        self.render_mode = "rgb_array"
+        self.render_mode = "rgb_array" if spec.capabilities & {"render-cpu", "render-gpu"} else None
         action = getattr(self._simulator, "action", None) or spec.action  # the task's options may have changed it
         self.single_action_space = gymnasium.spaces.Box(-1.0, 1.0, (action.dims,), np.float32)
         self.action_space = batch_space(self.single_action_space, num_envs)
@@ -110,7 +110,11 @@ class TaskVectorEnv(VectorEnv[Any, Any, Any]):
         return self._shown(), rewards_N, terminated_N, truncated_N, self._told(infos)
 
     def render(self) -> tuple[np.ndarray, ...]:
-        """Images for people, one for each environment."""
+        """Images for people, one for each environment. Raises UserError for a simulator that can't render."""
+        if self.render_mode is None:
+            raise UserError(
+                f"simulator {self.task.simulator_spec.id!r} has no capability `render-cpu` or `render-gpu`: don't render it"
+            )
         return tuple(self._simulator.render(torch.arange(self.num_envs)).cpu().numpy())
 
     def close_extras(self, **kwargs: Any) -> None:

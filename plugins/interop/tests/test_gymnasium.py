@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -43,6 +45,18 @@ def test_one_modality_is_a_box(task):
         to_gymnasium(task, 2, observe=["back"])
     with pytest.raises(UserError, match="autoreset"):
         to_gymnasium(task, 2, autoreset="never")
+
+
+def test_what_cannot_render_says_so(task, monkeypatch):
+    envs = to_gymnasium(task, 2)
+    envs.reset()
+    assert envs.render_mode == "rgb_array" and len(envs.render()) == 2
+    spec = dataclasses.replace(task.simulator_spec, capabilities=frozenset({"partial-reset", "per-env-seed"}))
+    monkeypatch.setattr(type(task), "simulator_spec", property(lambda _: spec))
+    blind = to_gymnasium(task, 2)
+    assert blind.render_mode is None
+    with pytest.raises(UserError, match="has no capability `render-cpu` or `render-gpu`"):
+        blind.render()
 
 
 def test_actions_are_those_of_the_options():

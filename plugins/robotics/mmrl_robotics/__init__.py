@@ -158,13 +158,22 @@ def mmrl_commands(cli: click.Group) -> None:
 @hookimpl
 def mmrl_verifiers() -> list[VerifierSpec]:
     return [
-        VerifierSpec(id="robotics/success", target="mmrl_robotics.verifiers:success", summary="The task was solved at some time"),
         VerifierSpec(
-            id="robotics/success-at-end", target="mmrl_robotics.verifiers:at_end", summary="The task was solved at the end"
+            id="robotics/success",
+            target="mmrl_robotics.verifiers:success",
+            outcome=True,
+            summary="The task was solved at some time",
+        ),
+        VerifierSpec(
+            id="robotics/success-at-end",
+            target="mmrl_robotics.verifiers:at_end",
+            outcome=True,
+            summary="The task was solved at the end",
         ),
         VerifierSpec(
             id="robotics/quick",
             target="mmrl_robotics.verifiers:quick",
+            outcome=True,
             graded=True,
             summary="The task was solved, with a bonus for few steps",
         ),

@@ -75,6 +75,11 @@ class Residual(ActingPolicy):
                 f"policy.options.base {own.base!r} looks at earlier calls and chooses {self.base.chunk} actions in each, and its "
                 "correction is called at each step: give a base with chunk = 1, or without history"
             )
+        if self.base.history and self.base.history_of_steps:
+            raise UserError(
+                f"policy.options.base {own.base!r} sees the states of earlier steps, which its correction doesn't: give another "
+                "base, or one that sees the present alone"
+            )
         self.history = self.base.history
         self.base.model.requires_grad_(False)
         self.device, self.dims, self.chunk, self.scale, self.where = torch.device(device), self.base.dims, 1, own.scale, own.base

@@ -22,7 +22,7 @@ class NetworkOptions(options.PolicyOptions):
     state: options.Width = 0
     """Numbers of the state that is read; 0 reads none."""
     size: options.Side = 64
-    """Pixels of the camera's sides."""
+    """Pixels of the camera's sides, 36 or more for a `cnn`."""
     camera: str = ""
     """The camera that is looked through. Empty: the first one."""
     hidden: Sequence[options.Layer] = (256, 256, 256)

@@ -153,13 +153,14 @@ def test_a_base_that_looks_back_is_shown_earlier_pictures(tmp_path):
         Residual(PolicyConfig(model="mlp"), base=str(tmp_path / "2"), state=STATE, hidden=[16])
 
 
-@pytest.mark.parametrize("kind", ["pi0", "pi05", "smolvla", "gr00t", "vla"])
+@pytest.mark.parametrize("kind", ["pi0", "pi05", "pi0_fast", "smolvla", "gr00t", "vla"])
 def test_large_policies_are_corrected_like_small_ones(kind, tmp_path):
     """A saved pi0, GR00T or VLA with chunks: at first its very actions, call by call."""
     model, options = {
         "pi0": ("tiny:pi0:hidden=32,layers=1,chunk=5", {"chunk": 2, "state": STATE, "cameras": ["wrist"], "steps": 3}),
         "gr00t": ("tiny:gr00t:hidden=32,layers=1,chunk=5", {"chunk": 2, "state": STATE, "cameras": ["wrist"], "steps": 3}),
         "pi05": ("tiny:pi05:hidden=32,layers=1,chunk=5", {"chunk": 2, "state": STATE, "cameras": ["wrist"], "steps": 3}),
+        "pi0_fast": ("tiny:pi0_fast:hidden=32,layers=1,chunk=5", {"chunk": 2, "state": STATE, "action_tokens": 12}),
         "smolvla": ("tiny:smolvla:hidden=32,layers=2,chunk=5", {"chunk": 2, "state": STATE, "cameras": ["wrist"]}),
         "vla": ("tiny:qwen3_vl:hidden=32,layers=1", {"chunk": 2, "cameras": ["wrist"], "head": "normal"}),
     }[kind]

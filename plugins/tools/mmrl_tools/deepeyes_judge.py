@@ -86,5 +86,6 @@ class JudgedReward:
 
 
 def read(text: str) -> bool:
-    """Whether the judge's reply is 1. Anything else is 0, as in the released code."""
-    return text.strip() == "1"
+    """Whether the judge's reply is 1, or has a 1 behind `Judgement:`. Anything else is 0, as in the released code."""
+    _, named, verdict = text.rpartition("Judgement:")
+    return "1" in verdict if named else text.strip() == "1"

@@ -61,7 +61,7 @@ class Answer(WithTools):
     test_path: str | None = None
     """The table of the split `test`; by default rows are divided."""
     test_share: float = 0.2
-    """Share of the rows in `test`, without a `test_path`."""
+    """Share of the rows in `test`, without a `test_path`; 1 for a benchmark, which has no split `train`."""
     folder: str | None = None
     """Folder of relative paths of pictures and clips; by default the table's own."""
     largest: int = 0
@@ -78,8 +78,8 @@ class Answer(WithTools):
                 check_type(option, getattr(self, option), str)
         check_integer("largest", self.largest, 0, 16384)
         check_integer("frames", self.frames, 1, FRAMES)
-        if not is_finite(self.test_share) or isinstance(self.test_share, bool) or not 0 <= self.test_share < 1:
-            raise UserError(f"test_share = {self.test_share!r:.60} must be a number from 0, below 1")
+        if not is_finite(self.test_share) or isinstance(self.test_share, bool) or not 0 <= self.test_share <= 1:
+            raise UserError(f"test_share = {self.test_share!r:.60} must be a number from 0 to 1")
         self._rows, self._chosen = open_splits(self.path, self.test_path, self.test_share)
         self.splits = tuple(self._rows)  # type: ignore[misc]  # the data decide which there are
 

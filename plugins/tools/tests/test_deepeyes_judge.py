@@ -31,6 +31,7 @@ def test_the_judges_digit_decides():
     cases = [Case(completion=RIGHT, answer="red")] * 3
     assert [s.value for s in judged("1", "0", "perhaps")(cases)] == pytest.approx([2.0, 0.0, 0.0])
     assert [read(text) for text in ("1", " 1\n", "0", "10", "")] == [True, True, False, False, False]
+    assert [read(text) for text in ("Judgement: 1", "I think so.\nJudgement: 1.", "Judgement: 0")] == [True, True, False]
 
 
 def test_an_endpoint_that_fails_is_no_reward():

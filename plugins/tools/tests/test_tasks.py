@@ -282,7 +282,7 @@ def test_a_broken_row_is_named(tmp_path, change):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("options", [{"path": "none.jsonl"}, {"path": 3}, {**TABLE, "test_share": 1}, {**TABLE, "frames": 0}])
+@pytest.mark.parametrize("options", [{"path": "none.jsonl"}, {"path": 3}, {**TABLE, "test_share": 1.5}, {**TABLE, "frames": 0}])
 def test_table_options_that_cannot_work_are_refused(options):
     with pytest.raises(UserError):
         Answer(**options)

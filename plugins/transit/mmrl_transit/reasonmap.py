@@ -25,6 +25,8 @@ MARKS = (" (Transfer Station)", " (Branch-starting Station)", "（换乘站）",
 ORDER = ("TorF1", "TorF2", "Counting2", "Counting3", "Counting1", "planning")
 """From easy to hard, as in RewardMap's training."""
 CITIES = ("easy", "middle", "hard")
+QUESTIONS = ("question", "question_short")
+"""Columns of a plan's question: of RewardMap's rows, and of ReasonMap's own, which are all plans and have no `type`."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -76,7 +78,7 @@ class Rows(Task):
                 f"and {why}: give more maps, another seed or a test_path"
             )
         if self.kinds:
-            kinds = array("B", (row is None or row.get("type") in self.kinds for row in table.scan(("type",))))
+            kinds = array("B", (row is None or _type(row) in self.kinds for row in table.scan(("type", *QUESTIONS))))
             chosen = array("Q", (i for i in chosen if kinds[i]))
         if not chosen:
             raise UserError(f"split {split!r} of {display_path(path)} is empty: give more rows, other kinds, or a test_path")
@@ -90,7 +92,7 @@ class Rows(Task):
         return f"<think>{prompt.meta['thought']}</think>\n{text}" if self.style == "tags" else text
 
     def _prompt(self, id: str, path: str, row: Mapping[str, Any]) -> Prompt:
-        kind, city = row["type"], row["difficulty_city"]
+        kind, city = _type(row) or row["type"], row["difficulty_city"]
         check_choice("type", kind, ORDER)
         check_choice("difficulty_city", city, CITIES)
         start, end = _text(row, "station_1", kind), _text(row, "station_2", kind)
@@ -104,7 +106,8 @@ class Rows(Task):
         if kind == "planning" or row.get("metro_data") or row.get("json"):
             meta["metro_data"] = _network(row, path, self.images)
         if kind == "planning":
-            text = row["question"] if self.style == "rewardmap" else trip(start, end, self.style)
+            asks = next((row[key] for key in QUESTIONS if key in row), None)
+            text = asks if self.style == "rewardmap" else trip(start, end, self.style)
             answer: Any = None
             self._solve(meta, start, end)
             if _transfers(row) is None:
@@ -172,12 +175,11 @@ def _transfers(row: Mapping[str, Any]) -> int | None:
 
 
 def _network(row: Mapping[str, Any], path: str, folder: str | None) -> dict[str, list[str]]:
-    """The lines of a row: `metro_data` in the row, as an object or as JSON, or the file that `json` names."""
-    found = row.get("metro_data")
-    if found is None:
-        found = _file(str(resolve_image(path, row["json"], folder)))
-    elif isinstance(found, str):
-        found = json.loads(found)
+    """The lines of a row: `metro_data` or `json` in the row, as an object or as JSON, or the file that `json` names."""
+    found = row["json"] if row.get("metro_data") is None else row["metro_data"]
+    if isinstance(found, str):
+        inside = row.get("metro_data") is not None or found.lstrip().startswith("{")
+        found = json.loads(found) if inside else _file(str(resolve_image(path, found, folder)))
     if (
         not isinstance(found, Mapping)
         or not found
@@ -188,6 +190,11 @@ def _network(row: Mapping[str, Any], path: str, folder: str | None) -> dict[str,
     ):
         raise ValueError("metro_data must be an object of lines, each with a list of two stations or more")
     return {str(line): [_unmarked(s) for s in stops] for line, stops in found.items()}
+
+
+def _type(row: Mapping[str, Any]) -> Any:
+    """A row's type; None without one."""
+    return row.get("type", "planning" if QUESTIONS[1] in row else None)
 
 
 @functools.lru_cache(maxsize=64)

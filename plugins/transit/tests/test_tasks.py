@@ -1,6 +1,8 @@
 """The tasks: maps whose answers are true, splits that share nothing, rows of one's own, and one clear line for bad input."""
 
+import base64
 import hashlib
+import io
 import json
 import re
 from collections import Counter, deque
@@ -292,6 +294,22 @@ def test_rows_of_reasonmap_are_read(table, tmp_path):
     assert {p.meta["type"] for p in everything(Rows(path=path, kinds=["planning"]))} == {"planning"}
     asked = {p.meta["type"]: p for p in everything(Rows(path=path, style="rewardmap"))}
     assert asked["TorF1"].text.startswith("Question") and asked["TorF1"].text.endswith("?") and asked["Counting1"].answer == 1
+
+
+def test_rows_as_reasonmap_has_them_are_plans(tmp_path):
+    """Its own rows have no type, a picture in base64, two questions, and the network as JSON."""
+    picture = io.BytesIO()
+    Image.new("RGB", (64, 64), "white").save(picture, "PNG")
+    own = {"figure": base64.b64encode(picture.getvalue()).decode(), "json": json.dumps(LINES), "question_short": "Go?"}
+    rows = [
+        row(i, **own, question_long="Go, how far?", **dict.fromkeys(("type", "question", "metro_data"), ...)) for i in range(4)
+    ]
+    (tmp_path / "rows.json").write_text(json.dumps(rows))
+    for options in ({}, {"style": "rewardmap"}, {"kinds": ["planning"]}):
+        task = Rows(path=str(tmp_path / "rows.json"), test_path=str(tmp_path / "rows.json"), **options)
+        prompt = task.prompts("test", 0)[0]
+        assert prompt.meta["type"] == "planning" and prompt.meta["metro_data"] == LINES and prompt.images == (picture.getvalue(),)
+        assert prompt.text == "Go?" if options.get("style") else prompt.text.startswith("Travel from Oak to Ivy")
 
 
 def test_questions_about_one_embedded_map_are_in_one_split(tmp_path, monkeypatch):

@@ -11,8 +11,9 @@ from mmrl import Case, Score
 from mmrl_video import reading
 from mmrl_video.words import f1, rightness
 
-THRESHOLDS = tuple(0.5 + 0.05 * i for i in range(10))
-"""Confidences of the mean relative accuracy, 0.5 to 0.95."""
+THRESHOLDS = (*(0.5 + (0.95 - 0.5) / 9 * i for i in range(9)), 0.95)
+"""Confidences of the mean relative accuracy, 0.5 to 0.95, to the last digit as the released code has them: they decide where an
+error is as large as is allowed."""
 ARTICLES = frozenset(("a", "an", "the"))
 SPARE = 50
 """Maximum of words of an answer beyond twenty times those of the truth."""
@@ -46,7 +47,8 @@ def number(case: Case, relative: float | None = None, absolute: float | None = N
 
     relative: relative tolerance, by default `meta["relative"]`, or 0. absolute: absolute tolerance.
     graded: the mean relative accuracy of VSI-Bench instead (Yang et al. 2025, "Thinking in Space", section 3.2): the share of the
-    confidences 0.5, 0.55 ... 0.95 for which the relative error is below 1 minus the confidence.
+    confidences 0.5, 0.55 ... 0.95 for which the relative error is at most 1 minus the confidence. The paper has "below", and the
+    code behind its figures "at most": 5 for 4 is 0.6.
 
     Known exploits: the unit is not read; a small count is right by chance. Graded, a constant middle number earns something; a
     truth of 0 has no relative error, and only 0 is right.
@@ -62,7 +64,7 @@ def number(case: Case, relative: float | None = None, absolute: float | None = N
     off, detail = abs(found - true), f"answered {found:g}"
     if graded:
         error = off / abs(true) if true else float(off > 0)
-        return Score(sum(error < 1 - at for at in THRESHOLDS) / len(THRESHOLDS), detail=detail)
+        return Score(sum(error <= 1 - at for at in THRESHOLDS) / len(THRESHOLDS), detail=detail)
     share = float(case.meta.get("relative", 0.0) if relative is None else relative)
     room = max(float(case.meta.get("absolute", 0.0) if absolute is None else absolute), (share + 1e-9) * abs(true))
     return Score(float(off <= room), detail=detail)

@@ -1,11 +1,15 @@
-"""Metrics of temporal grounding in papers: the mean IoU, and the share above thresholds."""
+"""Metrics of papers: of temporal grounding the mean IoU and the share above thresholds; the mean over VSI-Bench's tasks."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mmrl import Prompt
+
 THRESHOLDS = (0.3, 0.5, 0.7)
 """IoU thresholds of results on Charades-STA and ActivityNet Captions."""
+
+DIRECTION = "object_rel_direction"
 
 
 def recall_at(ious: Sequence[float], threshold: float) -> float:
@@ -19,3 +23,16 @@ def grounding_figures(ious: Sequence[float], thresholds: Sequence[float] = THRES
     unreadable answer counts as an IoU of 0."""
     mean = sum(ious) / len(ious) if ious else 0.0
     return {"mIoU": mean, **{f"R1@{threshold:g}": recall_at(ious, threshold) for threshold in thresholds}}
+
+
+def vsi_bench_figures(results: Sequence[tuple[Prompt, float]]) -> dict[str, float]:
+    """`vsi_bench`, the mean over the tasks, `meta["type"]`, of the mean of each, and `object_rel_direction`, the mean of the
+    means of its easy, medium and hard questions, which are one task (Yang et al. 2025, "Thinking in Space", table 1). Empty
+    without any."""
+    tasks: dict[str, dict[str, list[float]]] = {}
+    for prompt, score in results:
+        kind = str(prompt.meta["type"])
+        tasks.setdefault(DIRECTION if kind.startswith(DIRECTION) else kind, {}).setdefault(kind, []).append(score)
+    means = {task: sum(sum(v) / len(v) for v in kinds.values()) / len(kinds) for task, kinds in tasks.items()}
+    direction = {DIRECTION: means[DIRECTION]} if DIRECTION in means else {}
+    return {"vsi_bench": sum(means.values()) / len(means), **direction} if means else {}

@@ -332,6 +332,20 @@ def test_what_is_told_is_what_happens_and_nothing_else_moves():
         assert all(a.end_s <= b.start_s for a, b in pairwise(one.events))
 
 
+def test_no_event_of_a_short_clip_looks_like_another_or_like_none():
+    """Of a blink of two half seconds nothing would be seen in between, of a bounce of one nothing at all."""
+    told, kinds = Telling(events=2, seconds=(3, 4), grid=0.5), set()
+    for number in range(40):
+        one = told.story("train", number)
+        for event in one.events:
+            actor, during = one.actors[event.who], slice(round(event.start_s * one.rate), round(event.end_s * one.rate))
+            kinds.add(event.kind)
+            assert event.end_s <= one.duration_s
+            assert event.kind != "blink" or len(set(actor.colours_F[during])) == 2
+            assert event.kind != "bounce" or len(set(actor.boxes_F)) > 1
+    assert {"blink", "bounce"} <= kinds
+
+
 def test_measures_are_those_of_the_pixels():
     kinds = set()
     for number, prompt in enumerate(some(Measure(), 24)):

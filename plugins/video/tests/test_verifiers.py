@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mmrl_video import answers, metrics, reading, spans, tracks, verifiers, words
 from mmrl_video.stems import stem
 
-from mmrl import Case, CoordinateFormat, Score
+from mmrl import Case, CoordinateFormat, Prompt, Score, user_message
 from mmrl.registry import plugins
 
 
@@ -148,6 +148,9 @@ def test_the_union_is_no_hull():
     assert score(verifiers.tiou, "0 to 10", [2, 4], threshold=0.5) == 0
     assert score(verifiers.tiou, "2 to 5", [2, 4], threshold=0.5, graded=False) == 1
     assert score(verifiers.tiou, "5 to 6", [2, 4], graded=False) == 0
+    two = [[0, 4], [10, 12]]  # QVHighlights' R1 takes the nearest of several
+    assert score(verifiers.tiou, "10 to 13", two, {"nearest": True}) == pytest.approx(2 / 3)
+    assert score(verifiers.tiou, "0 to 4, 10 to 12", two, {"nearest": True}) == 0 < score(verifiers.tiou, "0 to 4, 10 to 12", two)
 
 
 @settings(max_examples=200, deadline=None)
@@ -162,6 +165,15 @@ def test_beyond_the_whole_clip(found, true):
 
 
 def test_figures_of_papers():
+    kinds = (
+        ("object_rel_direction_easy", 1.0),
+        ("object_rel_direction_hard", 0.0),
+        ("object_rel_direction_hard", 0.5),
+        ("route", 1.0),
+    )
+    asked = [(Prompt(id="p", messages=[user_message("?")], meta={"type": kind}), score) for kind, score in kinds]
+    assert metrics.vsi_bench_figures(asked) == {"vsi_bench": 0.8125, "object_rel_direction": 0.625}
+    assert metrics.vsi_bench_figures([]) == {}
     found = metrics.grounding_figures([1.0, 0.7, 0.5, 0.3, 0.0])
     assert found == {"mIoU": pytest.approx(0.5), "R1@0.3": 0.8, "R1@0.5": 0.6, "R1@0.7": 0.4}
     assert metrics.grounding_figures([]) == {"mIoU": 0, "R1@0.3": 0, "R1@0.5": 0, "R1@0.7": 0}
@@ -285,7 +297,9 @@ def test_choices(text, value):
             ("about 10 people", 1, 1),
             ("10.6", 0, 0.8 + 0.1),
             ("12", 0, 0.6),
-            ("15", 0, 0),
+            ("15", 0, 0.1),
+            ("15.1", 0, 0),
+            ("9", 0, 0.9),
             ("14.9", 0, 0.1),
         ),
         *(
@@ -304,6 +318,7 @@ def test_numbers(text, exact, mra):
     for completion in (text, tags(text)):
         assert score(answers.number, completion, 10) == exact
         assert score(answers.number, completion, "10", graded=True) == pytest.approx(mra)
+    assert score(answers.number, "5", 4, graded=True) == 0.6 and score(answers.number, "3", 2, graded=True) == 0.1
     assert score(answers.number, "10.5", 10, {"relative": 0.05}) == 1 == score(answers.number, "0.1", 0, absolute=0.1)
     assert score(answers.number, "0", 0, graded=True) == 1 and score(answers.number, "0.001", 0, graded=True) == 0
 

@@ -85,8 +85,21 @@ def mmrl_verifiers() -> list[VerifierSpec]:
         ),
         VerifierSpec(id="vqa/format", target=OURS + "form", summary="one think block, then one answer block"),
         VerifierSpec(id="vqa/points24", target=GAME, graded=True, summary="a formula of the four cards with the value 24"),
+        *_of_benchmarks(),
         *_of_r1_reward(),
         *_published(),
+    ]
+
+
+def _of_benchmarks() -> list[VerifierSpec]:
+    def spec(id: str, target: str, summary: str, graded: bool = False) -> VerifierSpec:
+        return VerifierSpec(id=f"vqa/{id}", target=f"mmrl_vqa.benchmarks:{target}", summary=summary, graded=graded)
+
+    return [
+        spec("relaxed@chartqa", "relaxed", "ChartQA's relaxed accuracy: numbers within 5%"),
+        spec("anls@docvqa", "anls", "ANLS, the similarity of texts in DocVQA and InfographicVQA", graded=True),
+        spec("contains@ocrbench", "contains", "OCRBench's accuracy: the answer contains an accepted one"),
+        spec("votes@textvqa", "votes", "the accuracy of VQA v2 and TextVQA, as their code computes it", graded=True),
     ]
 
 

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import ast
-import json
-import math
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,17 +12,26 @@ from typing import Any
 from mmrl import Prompt, Task, UserError, user_message
 from mmrl.api.errors import display_path
 from mmrl.api.media.images import load_image
-from mmrl.api.tasks.image_sources import chance, hash_rank
+from mmrl.api.tasks.groups import cells_of, check_groups, group_figures
+from mmrl.api.tasks.image_sources import hash_rank
 from mmrl.api.tasks.option_checks import check_choice, check_split, check_type
-from mmrl.api.tasks.table_splits import Splits, divided, read_rows, undivided
-from mmrl.api.tasks.tables import IMAGE_COLUMNS, DataTable, LazyItems, resolve_image
+from mmrl.api.tasks.table_splits import Splits, divided, main_split, read_rows, undivided
+from mmrl.api.tasks.tables import IMAGE_COLUMNS, DataTable, LazyItems, fill_columns, resolve_image
 from mmrl_vqa.asking import MAYE, STYLES, ask, letter_of, written
+from mmrl_vqa.benchmarks import we_math_figures, yes_no_figures
+from mmrl_vqa.cells import accepted_of, by_name, filled, is_numbers, listed, option_of, other_question, shuffled, texts, turns_of
 from mmrl_vqa.rephrasing import with_question
 from mmrl_vqa.verifiers import KINDS, letter, normalise, said, value
 
-MANY = 26
-"""Maximum of options of a question: each has a letter."""
 FORMS = ("auto", "letter", "index", "text")
+PUBLISHED_KINDS = {
+    **dict.fromkeys(("multi_choice", "multi-choice", "multiple-choice", "multiple choice", "mcq"), "choice"),
+    **dict.fromkeys(("free_form", "free-form", "open", "float", "integer"), "auto"),
+}
+"""A kind as files of benchmarks name it -> ours."""
+BOTH = {"1": "yes", "true": "yes", "0": "no", "false": "no"}
+"""An answer to a question for yes or no, as some files write it."""
+WE_MATH = "we-math"
 FILES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
 
 
@@ -39,7 +44,7 @@ class Table(Task):
     test_path: str | None = None
     """The table of the split `test`. By default a data set's own splits are used, and any other table is divided."""
     test_share: float = 0.2
-    """Share of the rows in `test`, for a table that is divided."""
+    """Share of the rows in `test`, for a table that is divided; 1 for a benchmark, which has no split `train`."""
     cut_by: str = "row"
     """How a table is divided: by row, or by image, which keeps rows about the same picture in one split and reads all rows
     once."""
@@ -55,6 +60,8 @@ class Table(Task):
     text_only: bool = False
     """Allow rows without a picture. By default they are errors."""
     question_column: str = "question"
+    question: str | None = None
+    """The question with columns in braces, such as "{question} {hint}", or one for all rows whose pictures show theirs."""
     answer_column: str = "answer"
     """Column with the answer, or a list of accepted ones; for text, also those of annotators."""
     rephrased_column: str | None = None
@@ -67,7 +74,7 @@ class Table(Task):
     kind: str = "auto"
     """Kind of questions: choice, number, math, yes-no, text; auto decides by the options and the answer."""
     kind_column: str | None = None
-    """Column with each row's kind; `kind` is for rows where it is empty."""
+    """Column with each row's kind, ours or a benchmark's such as multi_choice; `kind` is for rows where it is empty."""
     answer_form: str = "auto"
     """Form of the answer of a choice: letter, index, text (the option itself); auto takes a whole number for an index. Digits in
     a text, as in CSV, and a number among options that are numbers are first looked for among the options."""
@@ -79,6 +86,14 @@ class Table(Task):
     """Relative tolerance of numbers: ChartQA allows 0.05."""
     absolute: float = 0.0
     """Absolute tolerance of numbers."""
+    precision_column: str | None = None
+    """Column with the decimals to which an answer is rounded before it is compared."""
+    groups: Sequence[str] = ()
+    """Columns by whose groups an evaluation reports the mean, such as `category`; `metadata.task` is a key in an object."""
+    sets: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Name of a figure -> columns: the share of sets of rows, equal in all of them, that are right as a whole."""
+    figures: str = ""
+    """Further figures of an evaluation: we-math, the score that We-Math makes of the parts of its problems."""
     difficulty_column: str | None = None
     """Column with a number; the lowest is the easiest."""
     style: str = "short"
@@ -103,6 +118,8 @@ class Table(Task):
             "kind_column",
             "difficulty_column",
             "rephrased_column",
+            "precision_column",
+            "question",
         ):
             if getattr(self, option) is not None:
                 check_type(option, getattr(self, option), str)
@@ -113,13 +130,12 @@ class Table(Task):
         if type(self.first_index) is not int or self.first_index not in (0, 1):
             raise UserError(f"first_index = {self.first_index!r:.60} must be 0 or 1")
         for option in ("relative", "absolute", "test_share"):
-            share = getattr(self, option)
-            if (
-                isinstance(share, bool)
-                or not isinstance(share, int | float)
-                or not 0 <= share < (1 if option != "absolute" else 1e12)
-            ):
-                raise UserError(f"{option} = {share!r:.60} must be a number from 0{', below 1' if option != 'absolute' else ''}")
+            share, most = getattr(self, option), {"absolute": 1e12, "test_share": 1}.get(option, 0)
+            if isinstance(share, bool) or not isinstance(share, int | float) or not (0 <= share < 1 or 1 <= share <= most):
+                raise UserError(f"{option} = {share!r:.60} must be a number from 0, {f'at most {most:g}' if most else 'below 1'}")
+        check_choice("figures", self.figures, ("", WE_MATH))
+        own = ("ID", "key") if self.figures == WE_MATH else ()
+        self._grouped = (*check_groups(self.groups, self.sets), *own)
         self._rows, self._chosen = self._read()
         self.splits = tuple(self._rows)  # type: ignore[misc]  # the data decide which there are
 
@@ -132,6 +148,12 @@ class Table(Task):
     def gold(self, prompt: Prompt) -> str:
         return written(str(prompt.answer), self.style)
 
+    def summarise(self, results: list[tuple[Prompt, float]]) -> dict[str, float]:
+        """The figures of `groups` and `sets`; of questions for yes or no also `precision`, `recall` and `f1` of yes, and
+        `yes_share`, as POPE reports them; those of `figures`."""
+        own = we_math_figures(results) if self.figures == WE_MATH else {}
+        return {**group_figures(results, self.groups, self.sets), **yes_no_figures(results), **own}
+
     def rephrase(self, prompt: Prompt) -> Prompt | None:
         """The question of `rephrased_column`; None without one."""
         meta = prompt.meta
@@ -141,10 +163,11 @@ class Table(Task):
 
     def _read(self) -> Splits:
         """Split -> its table and the numbers of its rows."""
-        train = read_rows(self.path, "train", self.name, self.revision)
+        train = read_rows(self.path, main_split(self.test_share), self.name, self.revision)
         if self.test_path is not None:
             return undivided(train, read_rows(self.test_path, "test", self.name, self.revision))
-        if Path(str(self.path)).suffix.lower() not in FILES and (own := self._own_test(train)) is not None:
+        whole = self.test_share == 1 or Path(str(self.path)).suffix.lower() in FILES
+        if not whole and (own := self._own_test(train)) is not None:
             return undivided(train, own)
         what = "rows" if self.cut_by == "row" else "pictures' rows"
         return divided(train, self.test_share, partial(self._key, train), what)
@@ -175,30 +198,34 @@ class Table(Task):
         for n, one in enumerate(pictures, 1):  # so that the error of a broken one names its row
             load_image(one, name=display_path(one) if isinstance(one, str) else f"{n} of {len(pictures)}")
         if "conversations" in row and self.question_column not in row:
-            question, answer = _turns(row["conversations"])
+            question, answer = turns_of(row["conversations"])
         else:
-            question, answer = row[self.question_column], row[self.answer_column]
+            answer = row[self.answer_column]
+            question = row[self.question_column] if self.question is None else fill_columns(self.question, row)
         if not isinstance(question, str) or not question.strip():
             raise ValueError(f"the question is {question!r:.60}, not a text")
         cells = self._cells(row)
-        options = _texts(cells)
-        accepted = _accepted(answer)
+        options = texts(cells)
+        accepted = accepted_of(answer)
         kind = self._kind(row, options, accepted)
-        meta: dict[str, Any] = {"kind": kind, "style": self.style}
+        meta: dict[str, Any] = {"kind": kind, "style": self.style, **cells_of(row, self._grouped)}
         if row.get("accu_reward_method"):
             meta["accu_reward_method"] = str(row["accu_reward_method"])
         if self.rephrased_column:
-            meta["question"], meta["rephrased"] = question.replace("<image>", "").strip(), _question(row, self.rephrased_column)
+            meta["question"], meta["rephrased"] = (
+                question.replace("<image>", "").strip(),
+                other_question(row, self.rephrased_column),
+            )
         if self.difficulty_column:
             meta["difficulty"] = float(row[self.difficulty_column])
         if kind == "choice":
             counted = type(answer) is int and not any(isinstance(cell, int | float) for cell in cells)
-            right = self._right(_truth(answer, options) or accepted[0], cells, counted)
+            right = self._right(option_of(answer, options) or accepted[0], cells, counted)
             if self.shuffle and options:
-                right, options = _shuffled(right, options, seed, id)
+                right, options = shuffled(right, options, seed, id)
             answer, meta["options"] = letter_of(right), tuple(options)
         else:
-            answer = self._checked(kind, accepted, meta)
+            answer = self._checked(kind, accepted, meta, row)
         text = ask(question.replace("<image>", "").strip(), kind, self.style, options if kind == "choice" else ())
         return Prompt(id=id, messages=[user_message(text, *pictures)], answer=answer, meta=meta)
 
@@ -208,10 +235,10 @@ class Table(Task):
         if self.image_column:
             columns = [self.image_column] if isinstance(self.image_column, str) else list(self.image_column)
             for column in columns:
-                found += _filled(row[column])
+                found += filled(row[column])
         else:
             columns = [c for c in IMAGE_COLUMNS if c in row]
-            found += next((cells for c in columns if (cells := _filled(row[c]))), [])
+            found += next((cells for c in columns if (cells := filled(row[c]))), [])
             if not columns and not self.text_only:
                 raise UserError(
                     f"it has no column {', '.join(IMAGE_COLUMNS[:-1])} or {IMAGE_COLUMNS[-1]}, "
@@ -230,9 +257,9 @@ class Table(Task):
         if not isinstance(self.options_column, str):
             cells: Any = [row[column] for column in self.options_column]
         else:
-            cells = _listed(row.get(self.options_column))
+            cells = listed(row.get(self.options_column))
         if isinstance(cells, Mapping):
-            cells = _by_name(cells)
+            cells = by_name(cells)
         if cells in (None, ""):
             return []
         if not isinstance(cells, list | tuple):
@@ -241,6 +268,7 @@ class Table(Task):
 
     def _kind(self, row: Mapping[str, Any], options: Sequence[str], accepted: Sequence[str]) -> str:
         kind = str(row.get(self.kind_column) or self.kind) if self.kind_column else self.kind
+        kind = PUBLISHED_KINDS.get(kind, kind)
         if kind not in ("auto", *KINDS):
             raise ValueError(f"the kind {kind!r} is unknown: choose one of {', '.join(KINDS)}")
         if kind != "auto":
@@ -253,7 +281,7 @@ class Table(Task):
                 return "yes-no"
             if value(one) is not None and len(one.split()) == 1:
                 return "number"
-            if any(sign in one for sign in "\\^$"):
+            if any(sign in one for sign in "\\^$") or is_numbers(one):
                 return "math"
         return "text"
 
@@ -275,103 +303,20 @@ class Table(Task):
         if place is None and form in ("index", "auto") and answer.strip().isascii() and answer.strip().isdecimal():
             place = int(answer) - self.first_index
         if place is None or not 0 <= place < len(options) or cells[place] in (None, ""):
-            raise ValueError(f"the answer {answer!r:.60} is not one of the {len(_texts(cells))} options")
+            raise ValueError(f"the answer {answer!r:.60} is not one of the {len(texts(cells))} options")
         return sum(cell not in (None, "") for cell in cells[:place])
 
-    def _checked(self, kind: str, accepted: Sequence[str], meta: dict[str, Any]) -> str:
+    def _checked(self, kind: str, accepted: Sequence[str], meta: dict[str, Any], row: Mapping[str, Any]) -> str:
         """The answer, checked for its kind. Raises ValueError."""
         one = Counter(accepted).most_common(1)[0][0]
         if kind == "number":
             if value(one) is None:
                 raise ValueError(f"the answer {one!r:.60} is not a single number")
             meta.update({k: v for k, v in (("relative", self.relative), ("absolute", self.absolute)) if v})
-        if kind == "yes-no" and said(one) is None:
+            if self.precision_column and (places := row[self.precision_column]) not in (None, ""):
+                meta["absolute"] = 0.5 * 10.0 ** -int(float(places))
+        if kind == "yes-no" and said(one := BOTH.get(one.casefold(), one)) is None:
             raise ValueError(f"the answer {one!r:.60} is neither yes nor no")
         if kind == "text" and len(accepted) > 1:
             meta["answers"] = tuple(accepted)
         return one
-
-
-def _by_name(cells: Mapping[str, Any]) -> list[Any]:
-    """The options of a table in the order of their names, 10 after 9; if these are letters, each at the place of its letter."""
-    cells = {str(name): value for name, value in cells.items()}
-    names = sorted(cells, key=lambda name: (len(name), name))
-    if all(re.fullmatch("[A-Za-z]", name) for name in names):
-        named = {name.upper(): value for name, value in cells.items()}
-        return [named.get(letter_of(place)) for place in range(ord(max(named, default="@")) - ord("@"))]
-    return [cells[name] for name in names]
-
-
-def _texts(cells: Sequence[Any]) -> list[str]:
-    """The options, without empty ones. Raises ValueError for too few or too many, and for equal ones."""
-    options = [str(cell).strip() for cell in cells if cell not in (None, "")]
-    if len(options) == 1 or len(options) > MANY or len(set(options)) < len(options):
-        raise ValueError(f"{len(options)} options, {len(set(options))} of them different: give 2 to {MANY}, all different")
-    return options
-
-
-def _question(row: Mapping[str, Any], column: str) -> str:
-    if not isinstance(row[column], str) or not row[column].strip():
-        raise ValueError(f"{column} is {row[column]!r:.60}, not a question in other words")
-    return str(row[column]).strip()
-
-
-def _filled(cell: Any) -> list[Any]:
-    """The pictures in a cell, one or a list."""
-    cell = _listed(cell)
-    return [c for c in (cell if isinstance(cell, list | tuple) else [cell]) if c is not None and c != ""]
-
-
-def _turns(turns: Any) -> tuple[Any, Any]:
-    """Question and answer of a conversation in the format of VLM-R1 and LLaVA."""
-    if (
-        not isinstance(turns, list | tuple)
-        or len(turns) < 2
-        or not all(isinstance(t, Mapping) and "value" in t for t in turns[:2])
-    ):
-        raise ValueError("conversations must hold two turns with a value each: the question, then the answer")
-    answer = turns[1]["value"]
-    return turns[0]["value"], answer.replace("<answer>", "").replace("</answer>", "").strip() if isinstance(
-        answer, str
-    ) else answer
-
-
-def _accepted(answer: Any) -> list[str]:
-    """The accepted answers, as texts; those of annotators may be {"answer": ...} each, as in VQA's files."""
-    cells = _listed(answer)
-    cells = cells if isinstance(cells, list | tuple) else [cells]
-    if any(isinstance(c, float) and not math.isfinite(c) for c in cells):
-        raise ValueError(f"the answer is {answer!r:.60}: there must be one")
-    plain = [c.get("answer") if isinstance(c, Mapping) else "yes" if c is True else "no" if c is False else c for c in cells]
-    found = [str(c).strip() for c in plain if c is not None and str(c).strip()]
-    if not found:
-        raise ValueError(f"the answer is {answer!r:.60}: there must be one")
-    return found
-
-
-def _truth(answer: Any, options: Sequence[str]) -> str | None:
-    """The option that says what an answer true or false means; None for any other answer, or without such an option."""
-    if not isinstance(answer, bool):
-        return None
-    words = ("true", "yes") if answer else ("false", "no")
-    return next((option for option in options if option.casefold() in words), None)
-
-
-def _listed(cell: Any) -> Any:
-    """A list or a table that a cell has as text, in JSON as in CSV or as Python writes it, as in MMMU; anything else
-    unchanged."""
-    if not isinstance(cell, str) or cell.strip()[:1] not in ("[", "{"):
-        return cell
-    for read in (json.loads, ast.literal_eval):
-        try:
-            found = read(cell.strip())
-        except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
-            continue
-        return found if isinstance(found, list | dict) else cell  # and no set: {1, 2} may be an answer
-    return cell
-
-
-def _shuffled(right: int, options: Sequence[str], seed: int, id: str) -> tuple[int, list[str]]:
-    order = list(range(len(options)))
-    chance(seed, "options", id).shuffle(order)
-    return order.index(right), [options[i] for i in order]

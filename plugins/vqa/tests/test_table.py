@@ -57,6 +57,7 @@ KINDS = [  # what the row has, what is made of it
     ({"answer": ["dog", "hound", "dog"]}, "text", "dog"),
     ({"answer": [{"answer": "dog"}, {"answer": "cat"}, {"answer": "dog"}]}, "text", "dog"),
     ({"answer": 12}, "number", "12"),
+    ({"answer": "[0, 1.5]"}, "math", "[0, 1.5]"),  # an interval, or a list of MathVista's
     ({"answer": 0.5}, "number", "0.5"),
     ({"answer": "1,200"}, "number", "1,200"),
     ({"answer": "12 dogs"}, "text", "12 dogs"),

@@ -5,12 +5,19 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from mmrl.api.errors import is_finite
 from mmrl.api.simulators.gui import Action, Point
 from mmrl_browser.page import CLOCK, Page
 
-ACTIONS = frozenset(
-    ("click", "double-click", "right-click", "long-press", "hover", "drag", "scroll", "type", "key", "wait", "back", "open")
-)
+CLICKS = {
+    "click": (1, "left"),
+    "double-click": (2, "left"),
+    "triple-click": (3, "left"),
+    "right-click": (1, "right"),
+    "middle-click": (1, "middle"),
+}
+"""Kind -> (how often, which button)."""
+ACTIONS = frozenset((*CLICKS, "long-press", "hover", "drag", "scroll", "type", "key", "wait", "back", "open"))
 TYPED, INSERTED = 200, 10_000
 """Maximum characters typed key by key, and inserted line by line; longer texts are refused."""
 LONG_PRESS_MS = 700
@@ -34,6 +41,26 @@ MODIFIERS = {
 OTHERS = {"return": "Enter", "esc": "Escape", "del": "Delete", "up": "ArrowUp", "down": "ArrowDown", "left": "ArrowLeft"} | {
     **{"right": "ArrowRight", "page_up": "PageUp", "page_down": "PageDown", "pageup": "PageUp", "pagedown": "PageDown"}
 }
+AREA = """([x, y, across]) => {
+  let area = null;
+  try {
+    const side = (e) => across ? e.clientWidth : e.clientHeight;
+    let e = document.elementFromPoint(x, y);
+    while (e && e.tagName === "IFRAME" && e.contentDocument) {
+      const box = e.getBoundingClientRect(), root = e.contentDocument.documentElement;
+      if ((across ? root.scrollWidth : root.scrollHeight) > side(e)) area = side(e);
+      x -= box.left + e.clientLeft;
+      y -= box.top + e.clientTop;
+      e = e.contentDocument.elementFromPoint(x, y);
+    }
+    for (; e && e.parentNode; e = e.parentElement || e.parentNode.host) {
+      const style = getComputedStyle(e), flows = ["auto", "scroll"].includes(across ? style.overflowX : style.overflowY);
+      if (flows && (across ? e.scrollWidth : e.scrollHeight) > side(e) && side(e) > 0) return side(e);
+    }
+  } catch {}
+  return area;
+}"""
+"""The side, in pixels, of what a wheel scrolls at a place; null for the page itself."""
 WHEEL = {"up": (0, -1), "down": (0, 1), "left": (-1, 0), "right": (1, 0)}
 
 
@@ -46,9 +73,9 @@ async def perform(page: Page, action: Action) -> None:
     hangs."""
     mouse, keyboard = page.page.mouse, page.page.keyboard
     kind = action.kind
-    if kind in ("click", "double-click", "right-click"):
+    if kind in CLICKS:
         x, y = page.pointer = on_screen(page, action.at)
-        times, button = 2 if kind == "double-click" else 1, "right" if kind == "right-click" else "left"
+        times, button = CLICKS[kind]
         await page.within("a click", mouse.click(x, y, click_count=times, button=button))
     elif kind in ("long-press", "hover"):
         x, y = page.pointer = on_screen(page, action.at)
@@ -72,6 +99,9 @@ async def perform(page: Page, action: Action) -> None:
         text = action.text.replace("\r\n", "\n")
         if (lines := text.count("\n") + 1) > TYPED:
             raise Refused(f"a text of {lines:,} lines is too long to type: at most {TYPED:,}")
+        if action.at is not None:
+            x, y = page.pointer = on_screen(page, action.at)
+            await page.within("a click", mouse.click(x, y))
         await page.within("typing", _type(keyboard, text))
     elif kind == "key":
         await page.within("a key", keyboard.press(key_of(action.text)))
@@ -138,8 +168,12 @@ async def _drag(page: Page, start: Point, end: Point) -> None:
 
 
 async def _scroll(page: Page, x: float, y: float, direction: str) -> None:
-    """Scrolls by three quarters of the scrollable area at this place."""
+    """Scrolls by three quarters of what scrolls at this place, a list or the whole page, so that nothing is skipped unseen."""
     right, down = WHEEL[direction]
+    most = page.size[0] if right else page.size[1]
+    shown = await page.script(AREA, [x, y, bool(right)])
+    if not is_finite(shown) or not 1 <= shown <= most:  # the page has replaced functions that measure it, or is larger
+        shown = most
     await page.page.mouse.move(x, y)
-    await page.page.mouse.wheel(0.75 * page.size[0] * right, 0.75 * page.size[1] * down)
+    await page.page.mouse.wheel(0.75 * shown * right, 0.75 * shown * down)
     await page.script(f"() => window.{CLOCK}.drawn()")

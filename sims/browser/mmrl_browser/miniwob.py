@@ -56,7 +56,7 @@ class MiniWoB(Browser):
 class Tasks:
     """Implements `mmrl_browser.screens.Pages`."""
 
-    actions = ACTIONS - {"open", "back", "right-click"}  # as in the package's own environment
+    actions = ACTIONS - {"open", "back", "triple-click", "right-click", "middle-click"}  # as in the package's own environment
     aside = "#reward-display, #sync-task-cover, #click-canvas, #query"
 
     def __init__(self, driver: Driver, mode: str, after: After) -> None:

@@ -40,6 +40,7 @@ AT_ONCE = 1000.0
 """Speed-up of transitions."""
 WORN = 200
 """Episodes after which a page is replaced by a new one in a new context."""
+WINDOW = "a window that the page opened was closed"
 NOTES = 5
 """Maximum of notes after an action; for the rest, only their number is given."""
 STORED = "cookies,local_storage,indexeddb,cache_storage,service_workers"
@@ -76,6 +77,8 @@ class Page:
         """Whether it is loading another page."""
         self._went = False
         """Whether it started a navigation since it was loaded."""
+        self._tabs = 0
+        """Windows that were asked for and haven't come."""
         self._stopped = asyncio.Event()
         self._pending: set[Any] = set()
         """Open requests."""
@@ -96,7 +99,7 @@ class Page:
         made = cls(browser, context, page, session, shape, site)
         page.on("crash", lambda _: made._note_broken())
         page.on("dialog", made._dialog)
-        page.on("popup", made._popup)
+        context.on("page", made._popup)  # also a tab of a middle click, which isn't the page's popup
         page.on("download", made._download)
         page.on("request", made._asked)
         page.on("requestfinished", made._given)
@@ -106,6 +109,7 @@ class Page:
         for event in ("Page.frameRequestedNavigation", "Page.frameStartedNavigating", "Page.frameStartedLoading"):
             session.on(event, made._starts)
         session.on("Page.frameStoppedLoading", made._stops)
+        session.on("Page.windowOpen", made._asks_for_a_window)
         await session.send("Animation.enable")
         await session.send("Animation.setPlaybackRate", {"playbackRate": AT_ONCE})
         session.on("Fetch.requestPaused", made._led_away)
@@ -232,7 +236,11 @@ class Page:
         await self.page.wait_for_load_state("load")
 
     def _starts(self, event: Any) -> None:
-        if event["frameId"] == self._frame:
+        if event["frameId"] != self._frame:
+            return
+        if event.get("disposition") in ("newTab", "newWindow"):  # as a middle click on a link asks for
+            self._asks_for_a_window(event)
+        else:
             self.leaving = self._went = True
 
     def _stops(self, event: Any) -> None:
@@ -258,8 +266,16 @@ class Page:
             self.notes.append(f"a dialog ({dialog.type}) said {dialog.message[:80]!r} and was closed")
             await dialog.dismiss()
 
+    def _asks_for_a_window(self, event: Any) -> None:
+        """Notes it now: the window itself may come after the next action."""
+        self._tabs += 1
+        self.notes.append(WINDOW)
+
     async def _popup(self, page: Any) -> None:
-        self.notes.append("a window that the page opened was closed")
+        if self._tabs:
+            self._tabs -= 1
+        else:
+            self.notes.append(WINDOW)
         with contextlib.suppress(Exception):
             await page.close()
 

@@ -102,6 +102,13 @@ def test_actions_do_what_a_person_would(shown):
     page = screen.act(Action(kind="key", text="Control+A"))
     page = screen.act(Action(kind="key", text="Delete"))
     assert next(e for e in page.elements if e.role == "textbox").value == ""
+    screen.act(Action(kind="type", text="two words"))
+    screen.act(Action(kind="triple-click", at=(40, 160)))
+    page = screen.act(Action(kind="type", text="one"))
+    assert next(e for e in page.elements if e.role == "textbox").value == "one", "three clicks select the line"
+    screen.act(Action(kind="click", at=button.click_point))
+    page = screen.act(Action(kind="type", text=" two", at=(170, 160)))
+    assert next(e for e in page.elements if e.role == "textbox").value == "one two", "a field is clicked first"
     assert screen.act(Action(kind="wait")).notes == ()
 
 
@@ -118,16 +125,33 @@ def test_drag_scroll_and_long_press(shown):
     assert text_of(screen.act(Action(kind="scroll", direction="up"))) == "y0"
 
 
+def test_a_scroll_skips_nothing_of_a_small_list(shown):
+    rows = "".join(f"<p style='margin:0;height:20px'>row {n}</p>" for n in range(40))
+    inner = f"<body style='margin:0' onscroll='top.say(`f` + scrollY)'>{rows}"
+    screen, _ = shown(
+        f"<body style='margin:0;height:2000px'><div id=d style='height:60px;width:200px;overflow:auto'>{rows}</div>"
+        f"<p id=p style='position:fixed;top:200px'></p><iframe style='border:0;height:80px' srcdoc=\"{inner}\"></iframe>"
+        "<script>function say(t) { p.textContent = t; } d.onscroll = () => say('d' + d.scrollTop);"
+        "onscroll = () => say('y' + scrollY);</script>"
+    )
+    assert "d45" in text_of(screen.act(Action(kind="scroll", direction="down", at=(50, 30)))).split()
+    assert "d90" in text_of(screen.act(Action(kind="scroll", direction="down", at=(50, 30)))).split()
+    assert "f60" in text_of(screen.act(Action(kind="scroll", direction="down", at=(50, 100)))).split()
+    assert "y180" in text_of(screen.act(Action(kind="scroll", direction="down", at=(250, 30)))).split()
+
+
 def test_right_clicks_hovers_and_drags_from_where_the_pointer_is(shown):
     code = (
         "<body style='margin:0;height:200px'><p id=p></p><script>const say = (t) => { p.textContent = t; }; let at = '';"
-        "oncontextmenu = (e) => say('menu' + e.clientX); onmousemove = (e) => say('over' + e.clientX);"
+        "oncontextmenu = (e) => say('menu' + e.clientX); onauxclick = (e) => e.button === 1 && say(`button1at${e.clientX}`);"
+        " onmousemove = (e) => say('over' + e.clientX);"
         "onmousedown = (e) => { at = e.clientX; }; onmouseup = (e) => e.button || say(`from${at}to${e.clientX}`);</script>"
     )
     screen, _ = shown(code)
     refused = screen.act(Action(kind="drag", to=(150, 90)))
     assert "the pointer was nowhere yet" in refused.notes[0] and text_of(refused) == ""
     assert text_of(screen.act(Action(kind="right-click", at=(70, 60)))) == "menu70"
+    assert text_of(screen.act(Action(kind="middle-click", at=(80, 60)))) == "button1at80"
     assert text_of(screen.act(Action(kind="hover", at=(50, 60)))) == "over50"
     assert text_of(screen.act(Action(kind="drag", to=(150, 90)))) == "from50to150"
     screen.start(code, 1)

@@ -53,6 +53,19 @@ def press(screen, shown, text):
     return screen.act(Action(kind="click", at=next(e for e in shown.elements if e.text == text).click_point))
 
 
+@pytest.mark.parametrize("how", ["middle-click", "Control+Enter", "target"])
+def test_a_link_in_a_new_tab_is_closed_and_told_at_once(play, root, how):
+    """A middle click or Control and Enter asks for a tab beside the page, which itself goes nowhere."""
+    (root / "first.html").write_text(f"<a href='second.html' {'target=_blank' if how == 'target' else ''}>on</a>")
+    _, screen, shown = play("first.html")
+    at = shown.elements[0].click_point
+    screen.act(Action(kind="key", text="Tab"))
+    by = {"middle-click": Action(kind="middle-click", at=at), "target": Action(kind="click", at=at)}
+    for _ in range(2):
+        shown = screen.act(by.get(how) or Action(kind="key", text=how))
+        assert shown.notes == ("a window that the page opened was closed",) and [e.text for e in shown.elements] == ["on"]
+
+
 def test_an_episode_over_two_pages(play, root):
     goals(root, SEND)
     folder, screen, shown = play("send")

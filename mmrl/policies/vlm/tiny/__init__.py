@@ -19,7 +19,8 @@ from mmrl.api.specs import FamilySpec
 from mmrl.policies.names import tiny_name, tiny_sizes
 from mmrl.policies.vlm.attention import asked
 from mmrl.policies.vlm.plugin_families import builder, plugin_family
-from mmrl.policies.vlm.thinkers import WHOLE, save_model
+from mmrl.policies.vlm.published import save_model
+from mmrl.policies.vlm.thinkers import WHOLE
 from mmrl.policies.vlm.tiny.checkpoint import Checkpoint
 from mmrl.registry import plugins
 

@@ -36,6 +36,7 @@ def qwen3_omni_moe(hidden: int, layers: int, words: Sequence[str]) -> Checkpoint
     tokens |= {"audio_bos": "<|audio_start|>", "audio_eos": "<|audio_end|>"}
     text, vision = sizes3(hidden, layers)
     text |= {**EXPERTS, "moe_intermediate_size": hidden}
+    vision |= {"image_size": 256, "apply_vit_abs_pos_embed": True}  # stand in published configurations, and vLLM asks
     ears = {"n_window_infer": 200, "downsample_hidden_size": 8}
     return _checkpoint("Qwen3OmniMoe", tokens, numbers, text, vision, ears, {"position_id_per_seconds": 13}, words)
 

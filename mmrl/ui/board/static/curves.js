@@ -36,6 +36,7 @@ class Curves {
     this.zoomed = from !== null && to > from ? [from, to] : null;
     this.colours = colours();
     this.evals = new Map(); // run -> rows
+    this.shares = []; // evaluation metrics that are shares, 0 to 1
     this.charts = new Map(); // id -> Chart
     this.cards = new WeakMap(); // card or plot -> Chart
     this.known = new Set(); // keys of planned charts, and new keys that were already looked up
@@ -95,6 +96,7 @@ class Curves {
       const plan = await json("/api/curves", this.runs.map(({ name }) => ["run", name]));
       for (const run of this.runs) Object.assign(run, plan.runs.find(({ name }) => name === run.name));
       this.evals = new Map(this.runs.map(({ name }) => [name, plan.evals[name]]));
+      this.shares = plan.shares;
       this.plan = plan.sections;
       this.leftOut = plan.left_out;
     } catch (error) {
@@ -123,7 +125,7 @@ class Curves {
 
   // Lay out sections and cards as planned; existing ones are reused.
   #lay() {
-    const evaluation = evaluations(this.evals, this.store);
+    const evaluation = evaluations(this.evals, this.store, this.shares);
     const plan = [...(evaluation ? [{ title: FIRST, charts: [evaluation] }] : []), ...this.plan];
     const sections = plan.map(({ title, charts }) => {
       const old = [...this.sections.children].find((section) => section.dataset.title === title);
@@ -167,7 +169,7 @@ class Curves {
   setAxis(axis) {
     this.axis = axis;
     address.put("x", axis === "step" ? null : axis);
-    if (axis === "time") evaluations(this.evals, this.store); // the times of evaluations come from the steps
+    if (axis === "time") evaluations(this.evals, this.store, this.shares); // the times of evaluations come from the steps
     this.zoom(null);
   }
 
@@ -289,7 +291,7 @@ class Curves {
   // Draw the charts of these metrics; all charts if the range of the x axes has changed.
   #arrived(keys) {
     this.#look();
-    if (this.axis === "time") evaluations(this.evals, this.store);
+    if (this.axis === "time") evaluations(this.evals, this.store, this.shares);
     this.trouble.replaceChildren();
     const before = String(this.extent);
     this.extent = null;

@@ -2,12 +2,17 @@
 import { Series } from "./series.js";
 
 // Put the series of evaluations into the store and return their chart, in the format of `/api/curves`; null without evaluations.
-// evals: run -> rows {step, task, split, metric, value, low, high}.
-export function evaluations(evals, store) {
+// evals: run -> rows {step, task, split, metric, value, low, high}. shares: metrics that are shares.
+export function evaluations(evals, store, shares) {
   const rows = [...evals.values()].flat();
   if (!rows.length) return null;
-  const ways = new Set(rows.map(({ split, metric }) => `${split}\n${metric}`));
-  const name = ({ task, split, metric }) => (ways.size > 1 ? `${task} ${metric} (${split})` : task);
+  const lineOf = ({ task, split, metric }) => JSON.stringify([task, split, shares.includes(metric) || metric]);
+  const last = new Map(rows.map((row) => [lineOf(row), row])); // its name: older runs call success accuracy
+  const ways = new Set([...last.values()].map(({ split, metric }) => `${split}\n${metric}`));
+  const name = (row) => {
+    const { task, split, metric } = last.get(lineOf(row));
+    return ways.size > 1 ? `${task} ${metric} (${split})` : task;
+  };
   const names = [...new Set(rows.map(name))];
   for (const [run, ofRun] of evals) {
     for (const line of names) {
@@ -21,7 +26,7 @@ export function evaluations(evals, store) {
     hint: "Held-out prompts. Bands and whiskers are 95% intervals; overlapping ones do not show progress.",
     keys: names.map(key),
     names,
-    unit: rows.every(({ metric }) => metric === "accuracy") ? "%" : "",
+    unit: rows.every(({ metric }) => shares.includes(metric)) ? "%" : "",
     held: true,
     dots: true,
     tall: true,

@@ -14,8 +14,9 @@ from PIL import Image
 from mmrl import EnvironmentFailed, UserError
 from mmrl.api.simulators.gui import Action
 from mmrl.api.tasks.option_checks import check_integer, check_type
-from mmrl_gui.hosted.screens import DONE, IMPOSSIBLE, Hosted, HostedScreen, pixel
+from mmrl_gui.hosted.screens import Hosted, HostedScreen, pixel
 from mmrl_gui.hosted.servers import Server, servers_of
+from mmrl_gui.names import DONE, IMPOSSIBLE
 
 TOUCHES = {"click": "click", "double-click": "double_tap", "long-press": "long_press"}
 PLAIN = {"wait": "wait", "back": "navigate_back", "home": "navigate_home"}

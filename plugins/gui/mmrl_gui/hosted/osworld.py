@@ -21,8 +21,9 @@ from mmrl.api.tasks.option_checks import check_integer, check_type
 from mmrl_gui.hosted.desktop_elements import elements_of
 from mmrl_gui.hosted.evaluating import Evaluation, prepare
 from mmrl_gui.hosted.osworld_tasks import TaskFile, read_tasks
-from mmrl_gui.hosted.screens import DONE, IMPOSSIBLE, Hosted, HostedScreen, pixel
+from mmrl_gui.hosted.screens import Hosted, HostedScreen, pixel
 from mmrl_gui.hosted.servers import Server, one_line, servers_of
+from mmrl_gui.names import DONE, IMPOSSIBLE
 
 PREFIX = "import pyautogui; import time; pyautogui.FAILSAFE = False; "
 """What OSWorld puts before the code of an action."""
@@ -36,7 +37,10 @@ KEYS = {
     "arrowright": "right",
 }
 """Names of keys -> pyautogui's."""
-CLICKS = {"click": "click", "double-click": "doubleClick", "right-click": "rightClick", "hover": "moveTo"}
+CLICKS = {
+    **{"click": "click", "double-click": "doubleClick", "triple-click": "tripleClick"},
+    **{"right-click": "rightClick", "middle-click": "middleClick", "hover": "moveTo"},
+}
 PROBE_S = 5.0
 """Seconds between two looks at a machine that is starting."""
 

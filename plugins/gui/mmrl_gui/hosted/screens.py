@@ -12,10 +12,6 @@ from mmrl.api.simulators.gui import Action, Point, ScreenObservation
 from mmrl_gui.actions import POINTED
 from mmrl_gui.hosted.servers import Pool, Server, check_seconds
 
-DONE, IMPOSSIBLE = ("done", "success", "complete", ""), ("infeasible", "fail", "failure")
-"""Answers that end an episode and are no answer to a question, also in the words of Qwen's `terminate` and of AndroidWorld's
-`status`."""
-
 
 class Hosted(abc.ABC):
     """Implements `mmrl.api.simulators.gui.Screens`."""

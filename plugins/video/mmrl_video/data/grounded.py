@@ -14,7 +14,6 @@ from mmrl.api.tasks.tables import read_json
 from mmrl_video.data import published, times
 from mmrl_video.data.files import Folder
 from mmrl_video.data.questions import question
-from mmrl_video.data.tables import CLIP_KEYS, first
 from mmrl_video.data.task import ClipData, length_of
 from mmrl_video.drawn.task import STYLES, asked, means
 
@@ -43,7 +42,7 @@ class GroundedData(ClipData):
         if not found.options:
             raise ValueError("it is a question without options")
         given = times.spans_in(self._with_times(row), SPAN_KEYS)
-        path = folder.find(found.clip)
+        path = folder.find(found.clip if self.file is None else self.clip_of(row))
         duration = length_of(path, row).duration_s
         spans = times.checked(given, duration)
         meta: dict[str, Any] = {
@@ -71,12 +70,12 @@ class GroundedData(ClipData):
 
     def summarise(self, results: list[tuple[Prompt, float]]) -> dict[str, float]:
         """The mean for each type of row, if there are several."""
-        return means(results, "type")
+        return {**means(results, "type"), **self.column_figures(results)}
 
     def _with_times(self, row: dict[str, Any]) -> dict[str, Any]:
         if not self._times:
             return row
-        video, number = str(first(row, CLIP_KEYS)), str(row.get("qid"))
+        video, number = str(self.clip_of(row)), str(row.get("qid"))
         about = self._times.get(video)
         found = about.get("location", {}).get(number) if isinstance(about, Mapping) else None
         if not found:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mmrl import Prompt, user_message
+from mmrl import Prompt, UserError, user_message
+from mmrl.api.errors import display_path
 from mmrl.api.media.images import load_image
+from mmrl.api.tasks.option_checks import check_choice
 from mmrl.api.tasks.tables import resolve_image
-from mmrl_video.data import published
+from mmrl_video.data import published, times
 from mmrl_video.data.files import Folder
 from mmrl_video.data.questions import Question, question
 from mmrl_video.data.task import ClipData, length_of
 from mmrl_video.drawn.task import STYLES, asked, means
+from mmrl_video.metrics import vsi_bench_figures
 
 ASKS = {"multiple choice": "choice", "numerical": "number", "OCR": "text", "free-form": "text", "regression": "number"}
 WHAT = {
@@ -23,22 +27,49 @@ WHAT = {
     "regression": "the number alone",
 }
 
+VSI_BENCH = "vsi-bench"
+
 
 @dataclass(kw_only=True, eq=False)
 class QuestionData(ClipData):
     """Questions for an option, a number, a text, an open answer: Video-R1, NExT-QA, SEED-Bench-R1, Video-RTS, your own."""
 
+    part: Sequence[str] = ()
+    """The two columns with the start and the end, in seconds, of the part of its file that a row is about; a row without them is
+    about all of it."""
+    numbers: str = "numerical"
+    """The kind of questions for a number where the row names none: numerical, or regression, as in VSI-Bench."""
+
+    figures: str = ""
+    """Further figures of an evaluation: vsi-bench, the mean over its tasks."""
+
     styles = (*STYLES, "video-r1", "video-rts", "seed-bench-r1")
 
+    def __post_init__(self) -> None:
+        check_choice("figures", self.figures, ("", VSI_BENCH))
+        check_choice("numbers", self.numbers, ("numerical", "regression"))
+        if (
+            not isinstance(self.part, list | tuple)
+            or len(self.part) not in (0, 2)
+            or not all(isinstance(c, str) for c in self.part)
+        ):
+            raise UserError(f'part = {self.part!r:.60} must be two columns, such as ["start", "end"]')
+        super().__post_init__()
+        rows = (row for table in self._tables.values() for row in table.scan(self.part))
+        if self.part and not any(row and row.keys() >= set(self.part) for row in rows):
+            raise UserError(f"no row of {display_path(self.path)} has the columns {' and '.join(self.part)} of part")
+
     def pose(self, row: dict[str, Any], id: str, folder: Folder) -> Prompt:
-        found = question(row, id, self.seed)
+        found = question(row, id, self.seed, self.numbers)
+        named = found.clip if self.file is None else self.clip_of(row)
         if self.style in ("video-rts", "seed-bench-r1") and not found.options:
             raise ValueError(f"{self.style} is for questions with options, and it is {found.kind}")
         shown, duration = [], 0.0
-        if found.clip is not None:
-            path = folder.find(found.clip)
-            duration = length_of(path, row).duration_s
-            shown.append(self.clip(path))
+        if named is not None:
+            path = folder.find(named)
+            start, end = self._part(row, length_of(path, {} if self.part else row).duration_s)
+            duration = end - start
+            shown.append(self.clip(path, start_s=start, end_s=end) if self.part else self.clip(path))
         if found.picture is not None:
             picture = resolve_image("", found.picture, folder.path)
             load_image(picture)  # raise for broken pictures now
@@ -58,7 +89,15 @@ class QuestionData(ClipData):
 
     def summarise(self, results: list[tuple[Prompt, float]]) -> dict[str, float]:
         """The mean for each kind of question, and for each type of row (NExT-QA's CW, TN, ...), if there are several."""
-        return {**means(results, "problem_type"), **means(results, "type")}
+        own = vsi_bench_figures(results) if self.figures == VSI_BENCH else {}
+        return {**means(results, "problem_type"), **means(results, "type"), **self.column_figures(results), **own}
+
+    def _part(self, row: Mapping[str, Any], duration_s: float) -> tuple[float, float]:
+        """What a row is about of its file, in seconds."""
+        cells = [row.get(column) for column in self.part]
+        if not self.part or all(cell in (None, "") for cell in cells):
+            return 0.0, duration_s
+        return times.checked([cells], duration_s)[0]
 
     def _text(self, found: Question) -> str:
         listed = "\n".join(found.listed)

@@ -22,11 +22,13 @@ _ALSO = {
     **{"multiple-choice": KINDS[0], "choice": KINDS[0], "number": KINDS[1], "text": KINDS[2], "open": KINDS[3]},
 }
 QUESTION_KEYS = ("question", "problem")
-ANSWER_KEYS = ("solution", "answer")
+ANSWER_KEYS = ("solution", "answer", "ground_truth", "correct_choice")
 OPTION_KEYS = ("options", "choices", "candidates")
 TYPE_KEYS = ("type", "level", "question_type", "task_type", "category", "domain")
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _OPTION = re.compile(r"\(?([A-Z])[.):]\s+(.*\S)")
+_NAMED = re.compile(r"(?:Option|Caption|Sentence) ([A-Z1-9]):\s+(.*\S)")
+"""An option of TempCompass' caption matching, `Option 1: ...`; its answers are such lines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +55,9 @@ class Question:
         return [f"{letter}. {option}" for letter, option in zip(LETTERS, self.options, strict=False)]
 
 
-def question(row: Mapping[str, Any], id: str, seed: int) -> Question:
-    """A row's question. seed and id shuffle the options if the row has a right answer and wrong ones.
+def question(row: Mapping[str, Any], id: str, seed: int, numbers: str = "numerical") -> Question:
+    """A row's question. seed and id shuffle the options if the row has a right answer and wrong ones. numbers: the kind of a
+    question for a number if the row names none.
 
     Raises ValueError for an unusable row.
     """
@@ -70,7 +73,9 @@ def question(row: Mapping[str, Any], id: str, seed: int) -> Question:
     options, index = _options(row, answer, id, seed)
     if not options:
         text, options = _inside(text)
-    kind = _kind(row, answer, options)
+        if options and (named := _NAMED.fullmatch(answer)):
+            answer = named[2]
+    kind = _kind(row, answer, options, numbers)
     if kind == KINDS[0]:
         answer = _letter(answer, options, index)
     elif kind in ("numerical", "regression") and reading.value(answer) is None:
@@ -107,13 +112,16 @@ def _options(row: Mapping[str, Any], answer: str, id: str, seed: int) -> tuple[l
     if row.get("choice_a") not in (None, ""):  # SEED-Bench-R1's other rows
         return [str(row[f"choice_{c}"]) for c in "abcdefgh" if row.get(f"choice_{c}") not in (None, "")], None
     listed = parsed(first(row, OPTION_KEYS))
+    if listed is None and row.get("option0") not in (None, ""):  # LongVideoBench's rows in Parquet
+        listed = [text for i in range(26) if (text := row.get(f"option{i}")) not in (None, "", "N/A")]
     if listed in (None, []):
         return [], None
     if isinstance(listed, Mapping):
         listed = [f"{letter}. {text}" for letter, text in listed.items()]
     if not isinstance(listed, list) or not all(isinstance(one, str | int | float) and str(one).strip() for one in listed):
         raise ValueError(f"its options are {listed!r:.60} and not a list of texts")
-    return _bare([str(one).strip() for one in listed]), None
+    right = row.get("correct_choice")  # LongVideoBench: an index
+    return _bare([str(one).strip() for one in listed]), right if type(right) is int else None
 
 
 def _bare(options: Sequence[str]) -> list[str]:
@@ -125,16 +133,17 @@ def _bare(options: Sequence[str]) -> list[str]:
 
 
 def _inside(text: str) -> tuple[str, list[str]]:
-    """(a question, the options in the lines after it), in Video-RTS's form."""
+    """(a question, the options in the lines after it), in Video-RTS's form or in TempCompass'."""
     lines = [line.strip() for line in text.split("\n") if line.strip()]
     for at in range(1, len(lines) - 1):
-        found = [_OPTION.fullmatch(line) for line in lines[at:]]
-        if all(match and match[1] == letter for match, letter in zip(found, LETTERS, strict=False)):
-            return "\n".join(lines[:at]), [match[2] for match in found if match]
+        for form, signs in ((_OPTION, LETTERS), (_NAMED, LETTERS), (_NAMED, "123456789")):
+            found = [form.fullmatch(line) for line in lines[at:]]
+            if all(match and match[1] == sign for match, sign in zip(found, signs, strict=False)):
+                return "\n".join(lines[:at]), [match[2] for match in found if match]
     return text, []
 
 
-def _kind(row: Mapping[str, Any], answer: str, options: Sequence[str]) -> str:
+def _kind(row: Mapping[str, Any], answer: str, options: Sequence[str], numbers: str) -> str:
     said = str(row.get("problem_type") or "").strip().lower()
     if said:
         if said not in _ALSO:
@@ -142,7 +151,7 @@ def _kind(row: Mapping[str, Any], answer: str, options: Sequence[str]) -> str:
         return _ALSO[said]
     if options:
         return KINDS[0]
-    return KINDS[1] if reading.value(answer) is not None and len(answer.split()) == 1 else KINDS[3]
+    return numbers if reading.value(answer) is not None and len(answer.split()) == 1 else KINDS[3]
 
 
 def _letter(answer: str, options: Sequence[str], index: int | None) -> str:

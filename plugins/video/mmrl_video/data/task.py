@@ -6,16 +6,18 @@ import bisect
 import itertools
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 from mmrl import Overlay, Prompt, Task, UserError
 from mmrl.api.errors import display_path
 from mmrl.api.media.clips import MAX_SHOWN, Clip
+from mmrl.api.tasks.groups import cells_of, check_groups, group_figures
 from mmrl.api.tasks.image_sources import hash_order, split_of
 from mmrl.api.tasks.option_checks import check_choice, check_integer, check_split, check_type, parse_split_shares
-from mmrl.api.tasks.tables import DataTable, LazyItems
-from mmrl_video import seen
+from mmrl.api.tasks.tables import DataTable, LazyItems, columns_in, fill_columns
+from mmrl_video import reading, seen
 from mmrl_video.data.files import Folder, Known, known
 from mmrl_video.data.tables import CLIP_KEYS, Table, first, tables
 from mmrl_video.drawn.task import STYLES
@@ -26,6 +28,8 @@ PICTURE_KEY = "image"
 """Key of a row's picture, in addition to its clip or instead of it."""
 OTHER_S, OTHER_SHARE = 2.0, 0.1
 """A file whose length differs by more seconds and a larger share from its row's is another cut."""
+LENGTHS = ("short", "medium", "long")
+"""What Video-MME has in place of a duration."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,12 @@ class ClipData(Task):
     """Frames per second in the prompt; by default the policy's own rate."""
     count: int | None = None
     """Or the number of frames, evenly from the first to the last."""
+    file: str | None = None
+    """The clip of a row from its columns, such as "{dataset}/{scene_name}.mp4", where no column names it."""
+    groups: Sequence[str] = ()
+    """Columns by whose groups an evaluation reports the mean, such as `task_type`; `table` is the name of the row's table."""
+    sets: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Name of a figure -> columns: the share of sets of rows, equal in all of them, that are right as a whole."""
 
     styles: ClassVar[tuple[str, ...]] = STYLES
     """Styles of a subclass."""
@@ -79,12 +89,13 @@ class ClipData(Task):
     def __post_init__(self) -> None:
         check_choice("style", self.style, self.styles)
         check_integer("seed", self.seed, -(2**62), 2**62)
-        for option in ("path", "videos", "test_path", "prompt"):
+        for option in ("path", "videos", "test_path", "prompt", "file"):
             if (value := getattr(self, option)) is not None:
                 check_type(option, value, str)
         if self.prompt is not None and self.style not in STYLES:
             raise UserError(f"prompt and style = {self.style!r} are both given: a system's style has its own prompt")
         self._sampling()
+        self._grouped = check_groups(self.groups, self.sets)
         shares = parse_split_shares("shares", self.shares, without="test" if self.test_path else None)
         self._folders: dict[str, Folder] = {}
         rows, keys = self._rows(self.path)
@@ -114,7 +125,9 @@ class ClipData(Task):
         def make(row: dict[str, Any], number: int) -> Prompt:
             table, line = rows.place(number)
             own = rows.tables[table].folder
-            return self.pose(row, f"{split}-{table}-{line}", self._folders.setdefault(own, Folder(own)))
+            groups = cells_of({"table": Path(rows.tables[table].path).stem} | row, self._grouped)
+            posed = self.pose(row, f"{split}-{table}-{line}", self._folders.setdefault(own, Folder(own)))
+            return replace(posed, meta={**posed.meta, **groups})
 
         return LazyItems(rows, make, self._chosen[split])
 
@@ -134,6 +147,14 @@ class ClipData(Task):
     def overlays(self, prompt: Prompt, completion: str) -> list[Overlay]:
         """The true times, and the completion's."""
         return seen.time_overlays(prompt, completion)
+
+    def column_figures(self, results: list[tuple[Prompt, float]]) -> dict[str, float]:
+        """Those of `groups` and `sets`, for `summarise`."""
+        return group_figures(results, self.groups, self.sets)
+
+    def clip_of(self, row: Mapping[str, Any]) -> Any:
+        """A row's name for its clip."""
+        return first(row, CLIP_KEYS) if self.file is None else fill_columns(self.file, row)
 
     def clip(self, path: str, **more: Any) -> Clip:
         """A clip with the frame rate or count of the options."""
@@ -161,31 +182,33 @@ class ClipData(Task):
             return dict(found[table].rows[row])
 
         rows = _Joined(path, count, read, tables=tuple(found), starts=tuple(starts))
-        scanned = (enumerate(table.rows.scan((*CLIP_KEYS, PICTURE_KEY))) for table in found)
-        return rows, (_key(table.rows, *row) for table, part in zip(found, scanned, strict=True) for row in part)
+        columns = (*CLIP_KEYS, PICTURE_KEY, *columns_in(self.file or ""))
+        scanned = (enumerate(table.rows.scan(columns)) for table in found)
+        return rows, (self._key(table.rows, *row) for table, part in zip(found, scanned, strict=True) for row in part)
+
+    def _key(self, rows: DataTable, number: int, row: Mapping[str, Any] | None) -> str:
+        """The clip of a row by its name without folder and suffix, so that it is the same in all tables; the picture of a row
+        without a clip; for an unreadable row, which raises when it is used, its location."""
+        try:
+            clip = None if row is None else self.clip_of(row) or row.get(PICTURE_KEY)
+        except KeyError:
+            clip = None
+        if not isinstance(clip, str | int):
+            return f"{rows.name} {number}"
+        name = str(clip).rstrip("/").rpartition("/")[2]
+        stem, dot, suffix = name.rpartition(".")
+        return stem if dot and f".{suffix.lower()}" in SUFFIXES else name
 
 
 def length_of(path: str, row: Mapping[str, Any]) -> Known:
     """Facts of a row's clip. Raises ValueError if the row has a very different duration, UserError if it can't be read."""
     found, said = known(path), row.get("duration")
-    if isinstance(said, str):
-        try:
-            said = float(said) if said.strip() else None
-        except ValueError:
-            raise ValueError(f"its duration is {said!r:.60} and not a number of seconds") from None
+    if isinstance(said, str) and (text := said.strip()):
+        said = reading.seconds(text)
+        if said is None and text not in LENGTHS:
+            raise ValueError(f"its duration is {text!r:.60} and not a number of seconds")
     if isinstance(said, int | float) and not isinstance(said, bool) and said > 0:
         off = abs(said - found.duration_s)
         if off > max(OTHER_S, OTHER_SHARE * said):
             raise ValueError(f"its duration is {said:g} s and the file has {found.duration_s:.2f} s: it is another cut")
     return found
-
-
-def _key(rows: DataTable, number: int, row: Mapping[str, Any] | None) -> str:
-    """The clip of a row by its name without folder and suffix, so that it is the same in all tables; the picture of a row without
-    a clip; for an unreadable row, which raises when it is used, its location."""
-    clip = None if row is None else first(row, (*CLIP_KEYS, PICTURE_KEY))
-    if not isinstance(clip, str | int):
-        return f"{rows.name} {number}"
-    name = str(clip).rstrip("/").rpartition("/")[2]
-    stem, dot, suffix = name.rpartition(".")
-    return stem if dot and f".{suffix.lower()}" in SUFFIXES else name

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from mmrl import Prompt, user_message
-from mmrl.api.tasks.option_checks import check_choice
+from mmrl.api.tasks.option_checks import check_choice, check_type
 from mmrl_video.data import published, times
 from mmrl_video.data.files import Folder, known
-from mmrl_video.data.tables import CLIP_KEYS, first, text_of
+from mmrl_video.data.tables import first, text_of
 from mmrl_video.data.task import ClipData, length_of
 from mmrl_video.drawn.task import STYLES, asked, means
 from mmrl_video.metrics import grounding_figures
@@ -33,11 +33,14 @@ class TemporalData(ClipData):
 
     times: str = "seconds"
     """Unit of times in the table: seconds, or parts of the clip."""
+    nearest: bool = False
+    """Ask for one span, also where a row has several, and compare it with the nearest of them: the R1 of QVHighlights."""
 
     styles = (*STYLES, "temporal-r1", "timezero", "time-r1", "videochat-r1")
 
     def __post_init__(self) -> None:
         check_choice("times", self.times, ("seconds", "parts"))
+        check_type("nearest", self.nearest, bool)
         super().__post_init__()
 
     def pose(self, row: dict[str, Any], id: str, folder: Folder) -> Prompt:
@@ -45,23 +48,24 @@ class TemporalData(ClipData):
         if not sentence:
             raise ValueError(f"it has no sentence under any of {', '.join(SENTENCE_KEYS)}")
         given = times.spans_in(row, TIME_KEYS)
-        path = folder.find(first(row, CLIP_KEYS))
+        path = folder.find(self.clip_of(row))
         part = times.part_of(row, TIME_KEYS, known(path).duration_s)
         start, end = part or (0.0, length_of(path, row).duration_s)
         duration = end - start
         spans = times.checked(given, duration, duration if self.times == "parts" else 1.0)
         if len(spans) > 1 and self.style not in STYLES:
             raise ValueError(f"it has {len(spans)} spans, and {self.style} needs one")
-        asks = "span" if len(spans) == 1 else "spans"
+        asks = "span" if len(spans) == 1 or self.nearest else "spans"
         meta = {
             "style": "short" if self.style == "short" else "tags",
             "asks": asks,
             "spans": spans,
             "unit_s": 1.0,
             "duration": round(duration, 3),
-            "said": _said(self.style, spans),
+            "said": _said(self.style, spans[:1] if self.nearest else spans),
             "sentence": sentence,
             "type": str(first(row, TYPE_KEYS) or "")[:40],
+            **({"nearest": True} if self.nearest else {}),
             **_difficulty(row),
         }
         answer: Any = list(spans[0]) if len(spans) == 1 else [list(s) for s in spans]
@@ -71,7 +75,7 @@ class TemporalData(ClipData):
     def summarise(self, results: list[tuple[Prompt, float]]) -> dict[str, float]:
         """Mean IoU, the share with an IoU of at least 0.3, 0.5 and 0.7 (R1@m), and the mean for each type of row, if rows have
         one."""
-        return {**grounding_figures([score for _, score in results]), **means(results, "type")}
+        return {**grounding_figures([score for _, score in results]), **means(results, "type"), **self.column_figures(results)}
 
     def _messages(self, row: Mapping[str, Any], sentence: str, asks: str, clip: Any) -> list[Any]:
         if self.style in published.EVENTS:

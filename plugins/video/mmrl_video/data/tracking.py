@@ -22,7 +22,7 @@ from mmrl.api.tasks.option_checks import check_choice
 from mmrl_video import reading, tracks
 from mmrl_video.data import published
 from mmrl_video.data.files import Folder
-from mmrl_video.data.tables import CLIP_KEYS, first, parsed, text_of
+from mmrl_video.data.tables import first, parsed, text_of
 from mmrl_video.data.task import ClipData
 from mmrl_video.drawn.task import STYLES, asked
 from mmrl_video.drawn.tracking import WHERE
@@ -86,7 +86,7 @@ class TrackingData(ClipData):
         published_style = self.style == "videochat-r1"
         if published_style and len(boxes) != EIGHT:
             raise ValueError(f"it has {len(boxes)} boxes, and videochat-r1 needs {EIGHT}")
-        path = folder.find(first(row, CLIP_KEYS))
+        path = folder.find(self.clip_of(row))
         rate = row.get("fps")
         found = (
             _pictures(path, len(boxes), times, float(rate) if isinstance(rate, int | float) and rate > 0 else RATE)
@@ -115,6 +115,10 @@ class TrackingData(ClipData):
             answer = [list(box) for box in pixels]
             message = user_message(self._text(thing, found, len(boxes)), found.shown)
         return Prompt(id=id, messages=[message], answer=answer, meta=meta)
+
+    def summarise(self, results: list[tuple[Prompt, float]]) -> dict[str, float]:
+        """The figures of `groups` and `sets`."""
+        return self.column_figures(results)
 
     def _clip(self, path: str, count: int, times: Sequence[float], as_shown: bool) -> _Seen:
         """A file. Boxes without times are at evenly spaced times from its first frame to its last."""

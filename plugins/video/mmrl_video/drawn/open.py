@@ -11,6 +11,9 @@ from mmrl_video.drawn.moves import MOVES
 from mmrl_video.drawn.plots import Plot
 from mmrl_video.drawn.task import DrawnClips, Posed
 
+BLINK, TURN = 3, 2
+"""Least beats of a blink, which without one in view would be a vanishing, and of any other event: a bounce takes two."""
+
 
 @dataclass(kw_only=True, eq=False)
 class Telling(DrawnClips):
@@ -29,10 +32,13 @@ class Telling(DrawnClips):
         count = draw.randint(1, self.events)
         kinds = draw.sample(list(MOVES), count)
         plot = plots.cast(draw, self.stage, least=count, still=range(4))
-        half, step = plot.frames // count // self.stage.step, self.stage.step
+        step, beat = self.stage.step, self.stage.per_beat
+        half, most = plot.frames // count // step, plot.frames // step
         for number, kind in enumerate(kinds):
-            start = number * half + draw.randint(1, max(1, half // 3))
-            plot.happens(kind, number, start * step, draw.randint(start + 1, max(start + 1, (number + 1) * half - 1)) * step)
+            least = -(-(BLINK if kind == "blink" else TURN) * beat // step)
+            start = min(number * half + draw.randint(1, max(1, half // 3)), most - least)
+            end = draw.randint(start + least, max(start + least, (number + 1) * half - 1))
+            plot.happens(kind, number, start * step, end * step)
         return plot
 
     def ask(self, draw: random.Random, plot: Plot) -> Posed:

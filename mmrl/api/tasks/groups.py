@@ -1,0 +1,72 @@
+"""Figures of an evaluation by columns of a table, as benchmarks report them: the mean of each group of rows, and the share of
+sets of rows that are right as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mmrl.api.errors import UserError
+from mmrl.api.types import Prompt
+
+KEY = "groups"
+"""The entry of a prompt's `meta` with the row's cells."""
+
+
+def check_groups(groups: Any, sets: Any) -> tuple[str, ...]:
+    """Raise UserError for options that can't be meant. groups: names of columns; sets: name of a figure -> columns, rows that are
+    equal in all of them being a set. Returns all columns."""
+    if not isinstance(groups, list | tuple) or not all(isinstance(one, str) and one for one in groups):
+        raise UserError(f'groups = {groups!r:.100} must be a list of columns, such as ["category"]')
+    lists: list[Any] = list(sets.values()) if isinstance(sets, Mapping) else [None]
+    if not all(isinstance(one, list | tuple) and one and all(isinstance(c, str) and c for c in one) for one in lists):
+        raise UserError(f'sets = {sets!r:.100} must be a table of lists of columns, such as {{question = ["set", "id"]}}')
+    return tuple(dict.fromkeys([*groups, *(column for one in lists for column in one)]))
+
+
+def cells_of(row: Mapping[str, Any], columns: Sequence[str]) -> dict[str, Any]:
+    """`{"groups": {column: cell}}` for a prompt's `meta`, empty without columns. A column such as `metadata.task` is a key of an
+    object in a cell. Raises KeyError for a column that the row doesn't have."""
+    found: dict[str, Any] = {}
+    for column in columns:
+        cell: Any = row
+        for key in [column] if column in row else column.split("."):
+            if not isinstance(cell, Mapping) or key not in cell:
+                raise KeyError(column)
+            cell = cell[key]
+        found[column] = cell
+    return {KEY: found} if found else {}
+
+
+def group_figures(
+    results: Sequence[tuple[Prompt, float]], groups: Sequence[str], sets: Mapping[str, Sequence[str]]
+) -> dict[str, float]:
+    """Of each column, `COLUMN_GROUP`, the mean score of each group, and `COLUMN_mean`, the mean of these means; and the name of
+    each figure of sets, the share of sets whose scores are all 1. `metadata.task` is `task` there, unless another column is.
+
+    A row with a list in a column belongs to several groups; one with an empty cell to none, and to no set."""
+    figures: dict[str, float] = {}
+    ends = [column.rpartition(".")[2] for column in groups]
+    for column in groups:
+        found: dict[str, list[float]] = {}
+        for prompt, score in results:
+            for name in _names(prompt.meta[KEY][column]):
+                found.setdefault(name, []).append(score)
+        means = {name: sum(scores) / len(scores) for name, scores in sorted(found.items())}
+        short = column if ends.count(column.rpartition(".")[2]) > 1 else column.rpartition(".")[2]
+        figures |= {f"{short}_{name}": value for name, value in means.items()}
+        figures |= {f"{short}_mean": sum(means.values()) / len(means)} if means else {}
+    for figure, columns in sets.items():
+        whole: dict[tuple[Any, ...], bool] = {}
+        for prompt, score in results:
+            key = tuple(_names(prompt.meta[KEY][column]) for column in columns)
+            if all(key):
+                whole[key] = whole.get(key, True) and score >= 1
+        figures |= {figure: sum(whole.values()) / len(whole)} if whole else {}
+    return figures
+
+
+def _names(cell: Any) -> tuple[str, ...]:
+    """The groups of a cell."""
+    cells = cell if isinstance(cell, list | tuple) else [cell]
+    return tuple(str(one).strip() for one in cells if one is not None and str(one).strip())

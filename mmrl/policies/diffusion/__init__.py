@@ -1,0 +1,1 @@
+"""Diffusion Policy, in the layout of LeRobot."""

@@ -1,0 +1,66 @@
+"""Figures by columns of a table: means of groups, and sets that are right as a whole."""
+
+import pytest
+
+from mmrl import Prompt, UserError, user_message
+from mmrl.api.tasks.groups import cells_of, check_groups, group_figures
+from mmrl.api.tasks.tables import columns_in, fill_columns
+
+
+def scored(*rows):
+    """(prompt with the row's cells, score) of (row, score)."""
+    columns = ("kind", "about.skills", "figure", "set")
+    return [
+        (Prompt(id=str(n), messages=[user_message("?")], answer="a", meta=cells_of(row, columns)), score)
+        for n, (row, score) in enumerate(rows)
+    ]
+
+
+ROWS = scored(
+    ({"kind": "count", "about": {"skills": ["see", "add"]}, "figure": 1, "set": "s"}, 1.0),
+    ({"kind": "count", "about": {"skills": ["see"]}, "figure": 1, "set": "s"}, 0.5),
+    ({"kind": "count", "about": {"skills": []}, "figure": 2, "set": "s"}, 1.0),
+    ({"kind": "colour", "about": {"skills": "add"}, "figure": 1, "set": "t"}, 1.0),
+    ({"kind": None, "about": {"skills": None}, "figure": "", "set": "t"}, 0.0),
+)
+
+
+def test_means_of_groups_and_of_their_means():
+    assert group_figures(ROWS, ["kind", "about.skills"], {}) == {
+        **{"kind_colour": 1.0, "kind_count": pytest.approx(2.5 / 3), "kind_mean": pytest.approx((1 + 2.5 / 3) / 2)},
+        **{"skills_add": 1.0, "skills_see": 0.75, "skills_mean": 0.875},
+    }
+    same = [(Prompt(id="p", messages=[user_message("?")], meta=cells_of({"a": {"t": "x"}, "t": "y"}, ["a.t", "t"])), 1.0)]
+    assert set(group_figures(same, ["a.t", "t"], {})) == {"a.t_x", "a.t_mean", "t_y", "t_mean"}
+    assert group_figures([], ["kind"], {"all": ["set"]}) == {} == group_figures(ROWS, [], {})
+
+
+def test_a_set_is_right_if_all_of_it_is_and_rows_with_empty_cells_are_in_none():
+    assert group_figures(ROWS, [], {"figures": ["set", "figure"], "sets": ["set"]}) == {
+        "figures": pytest.approx(2 / 3),
+        "sets": 0.0,
+    }
+
+
+def test_a_column_that_a_row_does_not_have_is_told():
+    assert cells_of({"a.b": 1, "a": {"b": 2}}, ["a.b"]) == {"groups": {"a.b": 1}} and cells_of({"a": 1}, []) == {}
+    for column in ("b", "a.c", "a.b.c"):
+        with pytest.raises(KeyError, match=column):
+            cells_of({"a": {"b": 2}}, [column])
+
+
+def test_options_that_cannot_be_meant():
+    assert check_groups(["a", "b"], {"x": ["b", "c"]}) == ("a", "b", "c") and check_groups((), {}) == ()
+    for groups in ("kind", [1], [""]):
+        with pytest.raises(UserError, match="must be a list of columns"):
+            check_groups(groups, {})
+    for sets in (["a"], {"x": "a"}, {"x": []}, {"x": [1]}):
+        with pytest.raises(UserError, match="must be a table of lists of columns"):
+            check_groups([], sets)
+
+
+def test_columns_stand_in_braces():
+    assert fill_columns("{dataset}/{scene name}.mp4", {"dataset": "d", "scene name": 7}) == "d/7.mp4"
+    assert columns_in("{a}_{b}/{a}") == ["a", "b", "a"] and columns_in("none {}") == []
+    with pytest.raises(KeyError, match="b"):
+        fill_columns("{b}", {"a": 1})

@@ -1,0 +1,358 @@
+"""Rows as benchmarks publish them: name -> (its rows, the figures that are 1 if all answers are right)."""
+
+SEVEN = {f"image_{n}": None for n in range(2, 8)}
+CHOICE = {"question": "Which one?\nA: left, B: right", "answer": "B", "image": "a.png"}
+
+PICTURES = {  # benchmark -> its rows, the figures of groups with all answers right
+    "MathVista": (
+        [
+            {
+                "pid": "1",
+                "question": "How long?",
+                "image": "images/1.jpg",
+                "decoded_image": "a.png",
+                "choices": None,
+                "unit": None,
+            }
+            | {"precision": 1.0, "answer": "1.2", "question_type": "free_form", "answer_type": "float"}
+            | {"metadata": {"task": "geometry", "category": "math-targeted-vqa", "skills": ["algebraic", "geometry"]}},
+            {
+                "pid": "2",
+                "question": "Which?",
+                "image": "images/2.jpg",
+                "decoded_image": "a.png",
+                "choices": ["4", "5"],
+                "unit": None,
+            }
+            | {"precision": None, "answer": "5", "question_type": "multi_choice", "answer_type": "text"}
+            | {"metadata": {"task": "figure", "category": "general-vqa", "skills": ["statistical"]}},
+        ],
+        {"task_geometry", "task_figure", "category_general-vqa", "skills_algebraic", "skills_geometry", "skills_mean"},
+    ),
+    "MathVerse": (
+        [
+            {"sample_index": "1", "problem_index": "1", "problem_version": "Text Dominant", "image": "a.png"}
+            | {"question": "Find it.\nChoices:\nA:1\nB:2", "answer": "B", "question_type": "multi-choice"}
+            | {"metadata": {"subject": "Plane Geometry", "subfield": "Angle"}},
+            {
+                "sample_index": "2",
+                "problem_index": "1",
+                "problem_version": "Vision Only",
+                "image": "a.png",
+                "question": "Find it.",
+            }
+            | {"answer": "2 \\sqrt{3}", "question_type": "free-form", "metadata": {"subject": "Solid Geometry"}},
+        ],
+        {"problem_version_Text Dominant", "problem_version_Vision Only", "subject_Plane Geometry"},
+    ),
+    "MMMU": (
+        [
+            {"id": "validation_Math_1", "question": "What is <image 1>?", "options": "['one', 'two']", "answer": "B"}
+            | {"image_1": "a.png", **SEVEN, "question_type": "multiple-choice", "subfield": "Algebra"},
+            {"id": "validation_Math_2", "question": "How many?", "options": "[]", "answer": "12"}
+            | {"image_1": "a.png", **SEVEN, "question_type": "open", "subfield": "Calculus"},
+        ],
+        {"subfield_Algebra", "subfield_Calculus", "subfield_mean"},
+    ),
+    "MMMU-Pro, 10 options": (
+        [
+            {"id": "test_1", "question": "What is <image 1>?", "options": str([f"o{n}" for n in range(10)]), "answer": "J"}
+            | {"image_1": "a.png", **SEVEN, "subject": "History"}
+        ],
+        {"subject_History"},
+    ),
+    "MMMU-Pro, vision": (
+        [{"id": "test_1", "image": "a.png", "options": "['x', 'y']", "answer": "B", "subject": "Art"}],
+        {"subject_Art"},
+    ),
+    "MMStar": (
+        [{"index": n, **CHOICE, "category": c, "l2_category": "count", "meta_info": {}} for n, c in enumerate(("math", "logic"))],
+        {"category_math", "category_logic", "category_mean", "l2_category_count"},
+    ),
+    "AI2D": ([{"question": "Which?", "options": ["a", "b", "c", "d"], "answer": "2", "image": "a.png"}], set()),
+    "ChartQA": (
+        [
+            {"type": "human_test", "question": "How many?", "answer": "14", "image": "a.png"},
+            {"type": "augmented_test", "question": "Which?", "answer": "Inspired", "image": "a.png"},
+        ],
+        {"type_human_test", "type_augmented_test"},
+    ),
+    "DocVQA": (
+        [
+            {
+                "questionId": "1",
+                "question": "Which?",
+                "question_types": ["form", "layout"],
+                "image": "a.png",
+                "answers": ["ITC", "itc Ltd"],
+            }
+        ],
+        {"question_types_form", "question_types_layout"},
+    ),
+    "InfographicVQA": (
+        [{"questionId": "1", "question": "Which?", "answer_type": ["single span"], "image": "a.png", "answers": ["12 percent"]}],
+        {"answer_type_single span"},
+    ),
+    "TextVQA": ([{"question_id": 1, "question": "Which?", "image": "a.png", "answers": ["nokia"] * 9 + ["toyota"]}], set()),
+    "OCRBench": (
+        [
+            {
+                "dataset": "IIIT5K",
+                "question": "What is written?",
+                "question_type": "Regular Text Recognition",
+                "answer": ["CENTRE"],
+            }
+            | {"image": "a.png"},
+            {"dataset": "HME100k", "question": "The formula?", "question_type": "Handwritten Mathematical Expression Recognition"}
+            | {"answer": ["x ^ { 2 }"], "image": "a.png"},
+        ],
+        {"question_type_Regular Text Recognition", "dataset_HME100k"},
+    ),
+    "HallusionBench": (
+        [
+            {
+                "category": "VD",
+                "subcategory": "illusion",
+                "visual_input": "1",
+                "set_id": "0",
+                "figure_id": figure,
+                "question_id": n,
+            }
+            | {"question": "Is it?", "gt_answer": answer, "filename": "./1.png", "image": "a.png"}
+            for n, answer, figure in (("0", "1", "0"), ("1", "0", "0"), ("0", "0", "1"))
+        ]
+        + [
+            {"category": "VS", "subcategory": "chart", "visual_input": "0", "set_id": "0", "figure_id": "0", "question_id": "0"}
+            | {"question": "Is it?", "gt_answer": "1", "filename": None, "image": None}
+        ],
+        {"category_VD", "category_VS", "subcategory_illusion", "fAcc", "qAcc"},
+    ),
+    "POPE": (
+        [
+            {
+                "question_id": str(n),
+                "question": "Is there a snowboard in the image?",
+                "answer": a,
+                "category": c,
+                "image": "a.png",
+            }
+            for n, (a, c) in enumerate((("yes", "adversarial"), ("no", "adversarial"), ("no", "random")))
+        ],
+        {"category_adversarial", "category_random", "f1", "precision", "recall", "yes_share"},
+    ),
+    "POPE, its own JSON lines": (
+        [
+            {"question_id": n, "image": "COCO_val2014_1.png", "text": "Is there a dog?", "label": a}
+            for n, a in ((1, "yes"), (2, "no"))
+        ],
+        {"f1"},
+    ),
+    "RealWorldQA": (
+        [
+            {"image": "a.png", "question": "In which direction?\nA. left\nB. right", "answer": "B"},
+            {"image": "a.png", "question": "How many?", "answer": "2"},
+            {"image": "a.png", "question": "Is it red?", "answer": "Yes"},
+        ],
+        set(),
+    ),
+    "V*Bench": (
+        [
+            {
+                "question_id": "0",
+                "image": "a.png",
+                "text": "Which colour?\n(A) red\n(B) blue",
+                "label": "B",
+                "category": "direct_attributes",
+            }
+        ],
+        {"category_direct_attributes"},
+    ),
+    "BLINK": (
+        [
+            {"idx": "val_Counting_1", "question": "How many?", "prompt": "How many? (A) 1 (B) 2", "sub_task": "Counting"}
+            | {"choices": ["1", "2"], "answer": "(B)", "image_1": "a.png", "image_2": "a.png", "image_3": None, "image_4": None}
+        ],
+        {"sub_task_Counting", "sub_task_mean"},
+    ),
+    "WeMath": (
+        [
+            {"ID": "1", "split": "testmini", "knowledge concept": "Area", "question": "How large?", "option": "A. 1; B. 2; C. 3"}
+            | {"answer": "C", "image_path": "a.png", "key": key, "question number": 1}
+            for key in ("2steps_1", "2steps_2", "2steps_multi")
+        ],
+        {"key_2steps_1", "key_2steps_multi", "score_strict", "score_loose", "complete_mastery_strict"},
+    ),
+    "LogicVista": ([{"question_id": 0, "image": "a.png", "question": "Which? A, B or C", "answer": "C"}], set()),
+    "DynaMath, one variant": (
+        [
+            {"id": str(n), "question": "Find f(0).", "image": "images/1.png", "decoded_image": "a.png", "ground_truth": answer}
+            | {"answer_type": kind, "subject": "puzzle test", "knowledge_level": "high school"}
+            for n, (answer, kind) in enumerate((("-3.162", "float"), ("B", "multiple choice"), ("[0, 1]", "text")))
+        ],
+        {"subject_puzzle test", "knowledge_level_high school"},
+    ),
+    "CharXiv, reasoning": (
+        [
+            {"image": "a.png", "category": "cs", "year": "20", "original_id": "2004.1", "reasoning_q": "Which line is highest?"}
+            | {"reasoning_a": "the red one", "reasoning_q_source": 1, "descriptive_q1": 3, "descriptive_a1": "Not Applicable"}
+        ],
+        {"reasoning_q_source_1"},
+    ),
+}
+CLIPS = {
+    "Video-MME": (
+        [
+            {
+                "video_id": "001",
+                "duration": length,
+                "domain": "Knowledge",
+                "sub_category": "History",
+                "videoID": "one",
+                "question": "What?",
+            }
+            | {
+                "question_id": f"001-{n}",
+                "task_type": "Counting Problem",
+                "options": ["A. a.", "B. b.", "C. c.", "D. d."],
+                "answer": "C",
+            }
+            for n, length in enumerate(("short", "long"))
+        ],
+        {"duration_short", "duration_long", "duration_mean", "domain_Knowledge", "task_type_Counting Problem"},
+    ),
+    "MVBench": (
+        [
+            {
+                "video": "one.mp4",
+                "question": "Which?",
+                "candidates": ["a cup", "a bag"],
+                "answer": "a bag",
+                "start": 0.5,
+                "end": 1.0,
+            },
+            {"video": "one.mp4", "question": "Where?", "candidates": ["left", "right"], "answer": "right"},
+        ],
+        {"table_rows", "table_mean"},
+    ),
+    "TempCompass, multi-choice": (
+        [{"video_id": "one", "question": "What is it doing?\nA. running\nB. drilling", "answer": "B. drilling", "dim": "action"}],
+        {"dim_action"},
+    ),
+    "TempCompass, yes or no": (
+        [{"video_id": "one", "question": "Is it running?", "answer": "no", "dim": "speed"}],
+        {"dim_speed"},
+    ),
+    "TempCompass, caption matching": (
+        [
+            {
+                "video_id": "one",
+                "question": f"Which fits?\n{kind} {a}: He runs.\n{kind} {b}: He sits.",
+                "answer": f"{kind} {b}: He sits.",
+            }
+            | {"dim": "action"}
+            for kind, a, b in (("Option", 1, 2), ("Sentence", "A", "B"), ("Caption", "A", "B"))
+        ],
+        {"dim_action"},
+    ),
+    "LongVideoBench": (
+        [
+            {
+                "video_id": "86Cx",
+                "question": "Who?",
+                "question_wo_referring_query": "Who?",
+                "candidates": ["a", "b", "c"],
+                "level": "L1",
+            }
+            | {
+                "correct_choice": 2,
+                "topic_category": "NP",
+                "question_category": "S2E",
+                "subtitle_path": "one.json",
+                "duration": 2.0,
+            }
+            | {"id": "86Cx_0", "video_path": "one.mp4", "duration_group": 15, "starting_timestamp_for_subtitles": 0}
+        ],
+        {"duration_group_15", "question_category_S2E"},
+    ),
+    "MLVU": (
+        [
+            {
+                "video": "one.mp4",
+                "duration": 2.0,
+                "question": "What?",
+                "candidates": ["a", "b"],
+                "answer": "b",
+                "question_type": kind,
+            }
+            for kind in ("plotQA", "count")
+        ],
+        {"question_type_plotQA", "question_type_count", "question_type_mean"},
+    ),
+    "VSI-Bench": (
+        [
+            {
+                "id": 0,
+                "dataset": "arkit",
+                "scene_name": "41069025",
+                "question_type": "object_counting",
+                "question": "How many chairs?",
+            }
+            | {"ground_truth": "4", "options": None},
+            {"id": 1, "dataset": "arkit", "scene_name": "41069025", "question_type": "object_rel_distance", "question": "Which?"}
+            | {"ground_truth": "B", "options": ["A. sofa", "B. stove"]},
+        ],
+        {"question_type_object_counting", "question_type_object_rel_distance", "vsi_bench"},
+    ),
+    "Charades-STA": ("one 0.0 1.5##a person sits down.\n", {"mIoU", "R1@0.7"}),
+    "ActivityNet Captions": ({"one": {"duration": 2.0, "timestamps": [[0, 1.5]], "sentences": ["A man sits."]}}, {"R1@0.5"}),
+    "QVHighlights": (
+        [
+            {"qid": 8737, "query": "A family plays.", "duration": 2, "vid": "one", "relevant_windows": [[0, 0.5], [1, 2]]}
+            | {"relevant_clip_ids": [0], "saliency_scores": [[4, 1, 1]]}
+        ],
+        {"R1@0.5", "R1@0.7"},
+    ),
+}
+SOUNDS = {
+    "MMAU": (
+        [
+            {
+                "id": "1",
+                "audio_id": "./test-mini-audios/a.wav",
+                "question": "Which?",
+                "choices": ["a dog", "a cat"],
+                "answer": "a cat",
+            }
+            | {
+                "dataset": "x",
+                "task": task,
+                "split": "test-mini",
+                "category": "Reasoning",
+                "sub-category": "Ambient",
+                "difficulty": "easy",
+            }
+            for task in ("sound", "music")
+        ],
+        {"task_sound", "task_music", "difficulty_easy", "sub-category_Ambient"},
+    ),
+    "MMAR": (
+        [
+            {
+                "id": "1",
+                "audio_path": "./test-mini-audios/a.wav",
+                "question": "Which?",
+                "choices": ["one", "two"],
+                "answer": "two",
+            }
+            | {"modality": "mix-sound-music", "category": "Signal Layer", "sub-category": "Anomaly", "language": "en"}
+        ],
+        {"modality_mix-sound-music", "category_Signal Layer"},
+    ),
+    "AIR-Bench, foundation": (
+        [
+            {"path": "a.wav", "question": "Which?", "choice_a": "dog", "choice_b": "cat", "choice_c": "owl", "choice_d": None}
+            | {"answer_gt": "owl", "task_name": "Sound_QA", "dataset_name": "avqa", "uniq_id": 1}
+        ],
+        {"task_name_Sound_QA"},
+    ),
+}
