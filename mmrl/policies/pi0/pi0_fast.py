@@ -271,10 +271,8 @@ class Pi0Fast(PiReader):
 
     def _scores(self, hidden_LH: torch.Tensor, target_L: torch.Tensor, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
         """(log-probabilities [L], entropies [L]), float32."""
-        head, at_once = (
-            Logits(self.model.lm_head, "plain", 0.0),
-            max(1, LOGIT_CHUNK // self.model.config.vlm_config.text_config.vocab_size),
-        )
+        head = Logits(self.model.lm_head, "plain", 0.0)
+        at_once = max(1, LOGIT_CHUNK // self.model.config.vlm_config.text_config.vocab_size)
         if not self.head.given and at_once < len(target_L) and is_linear(head):
             bias_V = hidden_LH.new_zeros(len(head.out.weight), dtype=torch.float32)
             options: dict[str, Any] = {"temperature": temperature, "at_once": at_once, "entropy_gradient": True}
