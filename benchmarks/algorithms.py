@@ -158,13 +158,14 @@ def table(found: dict[str, Any]) -> str:
 
 
 def usable() -> list[str]:
-    """The built-in algorithms that an rl stage can run."""
+    """The built-in algorithms that an rl stage can run with a policy that writes."""
     from mmrl.algorithms.presets import signals_of
     from mmrl.registry import plugins
 
     registry = plugins.registry()
     specs = registry.specs("algorithms").values()
-    rest = [s for s in specs if s.id not in VARIANTS and "teacher_logprobs_NT" not in signals_of(registry.target(s))]
+    others = {*VARIANTS, "dppo"}  # which is for policies that act
+    rest = [s for s in specs if s.id not in others and "teacher_logprobs_NT" not in signals_of(registry.target(s))]
     return [*VARIANTS, *(s.id for s in rest)]
 
 

@@ -13,7 +13,6 @@ import runs
 from mmrl.api.errors import UserError
 from mmrl.config.load import parse_config
 from mmrl.policies.load import make_policy
-from mmrl.testing.cases import mostly_slow
 from mmrl.train.checks.run_file import check_model
 from mmrl.train.export import export_run
 from mmrl.train.resolve import resolve
@@ -75,7 +74,8 @@ def test_it_imitates_and_is_reinforced_on_the_table(tmp_path):
     assert found["logprob_gap"] < 1e-4 and found["entropy"] > 7, "a chunk's entropy is that of its tokens"
 
 
-@pytest.mark.parametrize("algorithm", mostly_slow(["grpo", "rloo", "trajectory-grpo"], everyday=1))
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["grpo", "rloo", "trajectory-grpo"])
 def test_groups_of_episodes_are_compared(tmp_path, algorithm):
     stage = {**GRPO, "algorithm": algorithm, "prompts_per_step": 8}
     found = metrics(runs.run(config(tmp_path, TURN, [stage], {"chunk": 1})))

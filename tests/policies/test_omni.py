@@ -289,6 +289,7 @@ def test_a_whole_checkpoint_gives_its_thinker(case, tmp_path, capfd):
         VLM.check(config)
 
 
+@pytest.mark.slow
 def test_adapters_are_saved_by_published_names(case, tmp_path):
     """vLLM leaves others out without a word, and another version of transformers has others in memory. Those that peft makes of a
     thinker are read, too."""
