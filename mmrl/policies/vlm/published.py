@@ -94,7 +94,8 @@ def layers_in_files(model: Any) -> dict[str, str]:
     there peft and vLLM expect the names in memory, which are the same from transformers 5.19 to 5.24."""
     import torch
 
-    if not whole_kind(model.config.model_type):
+    config = getattr(model, "config", None)  # networks for actions have none, or one of another kind
+    if not whole_kind(getattr(config, "model_type", "")):
         return {}
     modules = [name for name, module in model.named_modules() if hasattr(module, "in_features")]
     layers = [name for name in modules if ".lora_" not in name and not name.endswith(".base_layer")]
