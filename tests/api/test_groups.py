@@ -49,6 +49,11 @@ def test_a_column_that_a_row_does_not_have_is_told():
             cells_of({"a": {"b": 2}}, [column])
 
 
+def test_an_object_is_no_group():
+    with pytest.raises(UserError, match=r"'a' holds an object: name one of its keys, such as 'a\.b'"):
+        cells_of({"a": {"b": 2}}, ["a"])
+
+
 def test_options_that_cannot_be_meant():
     assert check_groups(["a", "b"], {"x": ["b", "c"]}) == ("a", "b", "c") and check_groups((), {}) == ()
     for groups in ("kind", [1], [""]):

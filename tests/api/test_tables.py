@@ -253,6 +253,18 @@ def test_a_row_that_cant_be_read_is_none_in_a_scan(tmp_path):
     assert list(table.scan(("a",))) == [{"a": 1}, None, {"a": 3}]
 
 
+def test_json_lines_are_known_by_what_is_in_them(tmp_path):
+    (tmp_path / "t.json").write_text('{"a": 1}\n{"a": 2}\n{"a"\n')  # as POPE publishes them
+    rows = read_table(str(tmp_path / "t.json"))
+    assert len(rows) == 3 and rows[0] == {"a": 1} and rows[1] == {"a": 2}
+    with pytest.raises(UserError, match=r"t\.json line 3 is no JSON"):
+        rows[2]
+    for broken in ('[{"a": 1}]\n[{"a": 2}]', '{"a": 1} {"a": 2}', '{\n"a": 1}\n{"a": 2}'):
+        (tmp_path / "t.json").write_text(broken)
+        with pytest.raises(UserError, match=r"t\.json is no JSON"):
+            read_table(str(tmp_path / "t.json"))
+
+
 def test_numbers_are_ordered_by_their_hash():
     numbers = [*range(0, 600, 3), 7]
     ordered = hash_order(numbers, 3, "order", "train")

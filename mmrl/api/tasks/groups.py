@@ -26,7 +26,7 @@ def check_groups(groups: Any, sets: Any) -> tuple[str, ...]:
 
 def cells_of(row: Mapping[str, Any], columns: Sequence[str]) -> dict[str, Any]:
     """`{"groups": {column: cell}}` for a prompt's `meta`, empty without columns. A column such as `metadata.task` is a key of an
-    object in a cell. Raises KeyError for a column that the row doesn't have."""
+    object in a cell. Raises KeyError for a column that the row doesn't have, UserError for one that holds an object."""
     found: dict[str, Any] = {}
     for column in columns:
         cell: Any = row
@@ -34,6 +34,8 @@ def cells_of(row: Mapping[str, Any], columns: Sequence[str]) -> dict[str, Any]:
             if not isinstance(cell, Mapping) or key not in cell:
                 raise KeyError(column)
             cell = cell[key]
+        if isinstance(cell, Mapping):
+            raise UserError(f"{column!r} holds an object: name one of its keys, such as '{column}.{next(iter(cell), 'key')}'")
         found[column] = cell
     return {KEY: found} if found else {}
 

@@ -241,12 +241,24 @@ def _json(path: Path) -> DataTable:
     try:
         found = read_json(path)
     except (ValueError, RecursionError) as error:
+        if _has_lines(error):
+            return _jsonl(path)
         raise UserError(f"{display_path(path)} is no JSON ({shorten(error)[:120]}): correct it, or save it as .jsonl") from error
     if not isinstance(found, list):
         raise UserError(
             f"{display_path(path)} holds a {type(found).__name__}: give a list of objects, or .jsonl with one object per line"
         )
     return DataTable(str(path), len(found), found.__getitem__, "item")
+
+
+def _has_lines(error: Exception) -> bool:
+    """Whether JSON ended with its first line, an object, and went on with the next: some benchmarks' .json files have lines."""
+    return (
+        isinstance(error, json.JSONDecodeError)
+        and error.msg == "Extra data"
+        and (error.lineno, error.colno) == (2, 1)
+        and error.doc.startswith("{")
+    )
 
 
 def _csv(path: Path) -> DataTable:

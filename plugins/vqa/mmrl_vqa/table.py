@@ -267,7 +267,7 @@ class Table(Task):
         return cells
 
     def _kind(self, row: Mapping[str, Any], options: Sequence[str], accepted: Sequence[str]) -> str:
-        kind = str(row.get(self.kind_column) or self.kind) if self.kind_column else self.kind
+        kind = str(row[self.kind_column] or self.kind) if self.kind_column else self.kind
         kind = PUBLISHED_KINDS.get(kind, kind)
         if kind not in ("auto", *KINDS):
             raise ValueError(f"the kind {kind!r} is unknown: choose one of {', '.join(KINDS)}")

@@ -255,12 +255,19 @@ def test_a_broken_row_is_named_by_file_and_line_when_it_is_asked_for(write, row,
     Image.effect_noise((64, 64), 90).save(tmp_path / "whole.png")
     (tmp_path / "cut.png").write_bytes((tmp_path / "whole.png").read_bytes()[:900])
     Image.new("RGB", (500, 2)).save(tmp_path / "wide.png")
-    task = Table(path=write(ROW, row, ROW), test_share=0, kind_column="kind")
+    whole = {**ROW, "kind": None}
+    column = "kind" if "kind" in row else None
+    task = Table(path=write(whole, row, whole), test_share=0, kind_column=column)
     prompts = task.prompts("train", 0)
     assert len(prompts) == 3 and prompts[0].answer == prompts[2].answer == "a dog"
     with pytest.raises(UserError, match=f"rows.jsonl {message}") as caught:
         prompts[1]
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 700
+
+
+def test_a_column_of_kinds_that_is_not_there_is_told(write):
+    with pytest.raises(UserError, match=r"line 1 has no key 'kinds': it has image, question"):
+        Table(path=write(ROW), test_share=0, kind_column="kinds").prompts("train", 0)[0]
 
 
 def test_each_row_has_the_column_that_is_filled(write, tmp_path):
