@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -211,6 +211,17 @@ def _settings(folder: Path) -> dict[str, Any]:
         return dict(found)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(f"{folder / CONFIG} can't be read ({shorten(error)[:200]}): save the adapters again") from error
+
+
+def apply_adapters(model: Any, config: LoraConfig | None, below: Sequence[Path], source: Path | None, seed: int) -> None:
+    """Merge saved adapters, the outermost first in `below`, and put those of `policy.lora` on top, with the weights of `source`,
+    a checkpoint of the run, if there is one."""
+    for folder in reversed(below):
+        merge_saved_adapters(model, folder)
+    if config:
+        add_adapters(model, config, seed)
+        if source:
+            load_adapters(model, source)
 
 
 def merge_saved_adapters(model: Any, folder: Path, names: Mapping[str, str] = MappingProxyType({})) -> None:

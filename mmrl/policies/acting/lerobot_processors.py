@@ -16,6 +16,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from mmrl.api.errors import UserError, shorten
+from mmrl.policies.acting.options import NONE
+from mmrl.policies.acting.saved_policy import SETTINGS, read_settings
 from mmrl.policies.acting.units import ENDS, Normalizer, Statistics
 
 BEFORE, BEHIND = "policy_preprocessor.json", "policy_postprocessor.json"
@@ -54,6 +56,10 @@ class Files:
         return ", ".join(sorted(names)) or "nothing"
 
 
+OLD_CURE = "convert it by `python -m lerobot.processor.migrate_policy_normalization`, as LeRobot wants it too"
+"""For a checkpoint from before LeRobot had processors, whose statistics lie among the weights."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
     """The step that normalises states, or undoes it for actions."""
@@ -73,6 +79,22 @@ class Processors:
     """Key of an observation -> the network's key."""
     before: Step = Step()
     behind: Step = Step()
+
+
+def read_table(files: Files, kind: str, called: str, cure: str) -> Mapping[str, Any]:
+    """config.json of a policy of LeRobot's. kind, called: its type, and how a person calls it. cure: what to do about another.
+    Raises UserError for one that can't be read, and for that of another policy."""
+    try:
+        place = files.get("config.json")
+        table = json.loads(place.read_text(encoding="utf-8")) if place else None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{files.name!r} has no config.json that can be read: {cure}", key="policy.model") from error
+    if not isinstance(table, Mapping):
+        raise UserError(f"{files.name!r} has no config.json that can be read: {cure}", key="policy.model")
+    found = table.get("type", table.get("model_type"))
+    if found != kind:
+        raise UserError(f"{files.name!r} is a {found or 'model of unknown type'}, not a {called}: {cure}", key="policy.model")
+    return table
 
 
 def read_steps(files: Files, more: Sequence[str] = ()) -> tuple[Processors, dict[str, dict[str, Any]]] | None:
@@ -120,6 +142,21 @@ def _normalizer(step: Mapping[str, Any], files: Files) -> Step:
         return Step(norms=norms, lists=load_file(place) if place else {}, file=file)
     except Exception as error:
         raise UserError(f"{files.name!r}: {file} can't be read: {shorten(error)[:200]}", key="policy.model") from error
+
+
+def chosen_statistics(
+    given: str | Mapping[str, Any], files: Files, found: Processors | None, saved: Path, dims: int, state: int
+) -> str | Mapping[str, Any]:
+    """The option `statistics`, or what comes with the checkpoint. saved: a folder of mmrl's, which says by itself whether it has
+    any. dims, state: see `statistics_of`."""
+    if given == NONE:
+        return ""
+    if given or files.name.startswith("tiny:"):
+        return given
+    if (saved / SETTINGS).is_file():
+        kept: Mapping[str, Any] | str = read_settings(saved).get("statistics", "")
+        return kept
+    return statistics_of(files, found, dims, state)
 
 
 def statistics_of(files: Files, found: Processors | None, dims: int, state: int) -> dict[str, Any]:

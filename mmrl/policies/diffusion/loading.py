@@ -15,12 +15,14 @@ from mmrl.api.errors import UserError, shorten
 from mmrl.policies.acting.lerobot_processors import (
     BEFORE,
     LISTS,
+    OLD_CURE,
     Files,
     Processors,
     Step,
     lists_of,
     norm_map,
     read_steps,
+    read_table,
     statistics_of,
     write_steps,
 )
@@ -32,8 +34,6 @@ from mmrl.policies.names import refuse_path
 from mmrl.policies.shard import model_state_dict
 
 CURE = "give a folder or hub name of a Diffusion Policy that LeRobot saved, or tiny:diffusion"
-OLD_CURE = "convert it by `python -m lerobot.processor.migrate_policy_normalization`, as LeRobot wants it too"
-"""For a checkpoint from before LeRobot had processors, whose statistics lie among the weights."""
 WEIGHTS = "model.safetensors"
 
 
@@ -83,20 +83,7 @@ def open_checkpoint(name: str) -> Checkpoint:
 
 
 def _table(files: Files) -> Mapping[str, Any]:
-    """config.json. Raises UserError for that of another model."""
-    try:
-        place = files.get("config.json")
-        table = json.loads(place.read_text(encoding="utf-8")) if place else None
-    except (OSError, ValueError) as error:
-        raise UserError(f"{files.name!r} has no config.json that can be read: {CURE}", key="policy.model") from error
-    if not isinstance(table, Mapping):
-        raise UserError(f"{files.name!r} has no config.json that can be read: {CURE}", key="policy.model")
-    kind = table.get("type", table.get("model_type"))
-    if kind != tiny.FAMILY:
-        raise UserError(
-            f"{files.name!r} is a {kind or 'model of unknown type'}, not a Diffusion Policy: {CURE}", key="policy.model"
-        )
-    return table
+    return read_table(files, tiny.FAMILY, "Diffusion Policy", CURE)
 
 
 def _check_pictures(config: DiffusionConfig, found: Processors | None) -> None:

@@ -22,11 +22,10 @@ from mmrl.config.sections import PolicyConfig
 from mmrl.policies.acting.base import ActingPolicy
 from mmrl.policies.acting.flow import PLACES
 from mmrl.policies.acting.guidance import Guidance
-from mmrl.policies.acting.lerobot_processors import ACTION, STATE, Files, statistics_of
+from mmrl.policies.acting.lerobot_processors import ACTION, STATE, Files, chosen_statistics
 from mmrl.policies.acting.observed import cameras_of, state_of
-from mmrl.policies.acting.options import NONE
 from mmrl.policies.acting.randomness import CallRandomness
-from mmrl.policies.acting.saved_policy import SETTINGS, read_settings
+from mmrl.policies.acting.saved_policy import SETTINGS
 from mmrl.policies.batches import ActionMicroBatch
 from mmrl.policies.diffusion import tiny
 from mmrl.policies.diffusion.config import ENVIRONMENT
@@ -111,8 +110,8 @@ class Diffusion(ActingPolicy):
             likelihood_std=own.likelihood_std,
             eta=own.eta,
         )
-        self.use_statistics(self._statistics(own.statistics, place), own)
         self.robot = said.numbers(STATE)
+        self.use_statistics(chosen_statistics(own.statistics, found.files, found.processors, place, self.dims, self.robot), own)
         self.check_state_statistics(self.robot)
         self.scales = {key: [x.to(self.device) for x in pair] for key, pair in pixel_scales(found).items()}
         self.model = load_network(found, seed).to(self.device).eval()
@@ -129,18 +128,6 @@ class Diffusion(ActingPolicy):
             if not (Path(config.model) / SETTINGS).is_file() and not config.options.get("statistics"):
                 check_statistics(config.model)
             check_files(config.model, lambda: None)
-
-    def _statistics(self, given: str | Mapping[str, Any], folder: Path) -> str | Mapping[str, Any]:
-        """The option, or what comes with the checkpoint. A policy that mmrl saved says by itself whether it has any."""
-        if given == NONE:
-            return ""
-        if given or self.checkpoint.name.startswith("tiny:"):
-            return given
-        if (folder / SETTINGS).is_file():
-            kept: Mapping[str, Any] | str = read_settings(folder).get("statistics", "")
-            return kept
-        robot = self.checkpoint.config.numbers(STATE)
-        return statistics_of(self.checkpoint.files, self.checkpoint.processors, self.dims, robot)
 
     @property
     def continuous_dims(self) -> int:

@@ -37,7 +37,7 @@ from mmrl.policies.gr00t.network import OWN_BACKBONE, Network, save_network
 from mmrl.policies.gr00t.options import Gr00tOptions
 from mmrl.policies.gr00t.pictures import framing
 from mmrl.policies.gr00t.reading import Reader
-from mmrl.policies.lora import adapter_chain, add_adapters, is_adapter, load_adapters, merge_saved_adapters, save_adapters
+from mmrl.policies.lora import adapter_chain, apply_adapters, is_adapter, save_adapters
 from mmrl.policies.names import base_name
 from mmrl.policies.vlm.weights import check_files
 
@@ -105,12 +105,7 @@ class Gr00t(ActingPolicy):
         network, reads = load_model(config, name, self.plan, own.processor, seed)
         plain_text = bool(self.files.settings.get("formalize_language", True))
         self.reader = Reader(reads, framed, self.embodiment, own.cameras, plain_text=plain_text)
-        for folder in reversed(adapters):
-            merge_saved_adapters(network, folder)
-        if config.lora:
-            add_adapters(network, config.lora, seed)
-            if source:
-                load_adapters(network, source)
+        apply_adapters(network, config.lora, adapters, source, seed)
         sizes = self.plan.head
         self.numbers, self.width = sizes.max_action_dim, sizes.backbone_embedding_dim + sizes.input_embedding_dim
         add_noise(network, self.chains, sizes.hidden_size, self.numbers, seed)

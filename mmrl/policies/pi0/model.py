@@ -27,16 +27,15 @@ from mmrl.policies.acting.randomness import CallRandomness
 from mmrl.policies.acting.saved_policy import SETTINGS, SHOWN, read_settings
 from mmrl.policies.batches import ActionMicroBatch
 from mmrl.policies.layers import cache_argument
-from mmrl.policies.lora import adapter_chain, add_adapters, load_adapters, merge_saved_adapters, save_adapters
+from mmrl.policies.lora import adapter_chain, apply_adapters, save_adapters
 from mmrl.policies.names import base_name
 from mmrl.policies.pi0 import tiny
 from mmrl.policies.pi0.lerobot_layout import LIMITS, PICTURES, TOKENIZER, Description, published
 from mmrl.policies.pi0.lerobot_names import saved_weights
-from mmrl.policies.pi0.loading import check_model, lerobot_file, load_model, skeleton, statistics_of
+from mmrl.policies.pi0.loading import lerobot_file, load_model, statistics_of
 from mmrl.policies.pi0.options import Pi0Options
 from mmrl.policies.pi0.reading import PiReader
 from mmrl.policies.pi0.scene import Prefix, Reading, Scene
-from mmrl.policies.vlm.weights import check_files
 
 EMPHASIS = 1.5
 """`Chains.emphasis`: pi0 was trained at times from Beta(1.5, 1) (Black et al., appendix B)."""
@@ -97,12 +96,7 @@ class Pi0(PiReader):
         self.base = base_name(config.model, seed, tiny.full_name)
         adapters, name = adapter_chain(str(source) if source and not config.lora else config.model)
         model, self.tokenizer = load_model(config, self.kind, name, own.tokenizer, files, seed)
-        for folder in reversed(adapters):
-            merge_saved_adapters(model, folder)
-        if config.lora:
-            add_adapters(model, config.lora, seed)
-            if source:
-                load_adapters(model, source)
+        apply_adapters(model, config.lora, adapters, source, seed)
         self.numbers = model.config.max_action_dim
         add_noise(model, self.chains, model.action_out_proj.in_features, self.numbers, seed)
         self.model = model.to(self.device).eval()
@@ -118,17 +112,6 @@ class Pi0(PiReader):
         self.resize = own.resize if own.resize != "auto" else read_settings(place).get("resize", usual)
         if (place / SETTINGS).is_file():
             self.load(place)
-
-    @classmethod
-    def check(cls, config: PolicyConfig) -> None:
-        """Raise UserError for a `model` that can't be loaded, without loading it."""
-        check_model(config, cls.kind)
-        check_files(config.model, lambda: cls.skeleton(config))
-
-    @classmethod
-    def skeleton(cls, config: PolicyConfig) -> Any:
-        """The model of a configuration with all its weights' names and shapes, on torch's meta device."""
-        return skeleton(adapter_chain(config.model)[1], cls.kind)
 
     @property
     def ahead(self) -> int:

@@ -24,14 +24,14 @@ from mmrl.policies.acting.randomness import CallRandomness
 from mmrl.policies.acting.saved_policy import SETTINGS, SHOWN, read_settings
 from mmrl.policies.batches import ActionMicroBatch
 from mmrl.policies.layers import cache_argument
-from mmrl.policies.lora import adapter_chain, add_adapters, load_adapters, merge_saved_adapters, save_adapters, some_outputs
+from mmrl.policies.lora import adapter_chain, apply_adapters, save_adapters, some_outputs
 from mmrl.policies.names import base_name
 from mmrl.policies.pi0 import tiny
 from mmrl.policies.pi0.action_words import NOTHING, ActionWords, check_room, words_before
 from mmrl.policies.pi0.fast_tokens import INSIDE, NAME, FastTokenizer, load_fast
 from mmrl.policies.pi0.lerobot_layout import LIMITS, PICTURES, TOKENIZER, Description, Published, published
 from mmrl.policies.pi0.lerobot_names import saved_weights
-from mmrl.policies.pi0.loading import check_model, load_model, skeleton, statistics_of
+from mmrl.policies.pi0.loading import load_model, statistics_of
 from mmrl.policies.pi0.options import Pi0FastOptions
 from mmrl.policies.pi0.pi05 import state_words
 from mmrl.policies.pi0.reading import PiReader
@@ -39,7 +39,6 @@ from mmrl.policies.pi0.tiny_fast import SKIPPED, fast_actions
 from mmrl.policies.vlm.linear_logprobs import is_linear, linear_logprobs
 from mmrl.policies.vlm.logits import Logits
 from mmrl.policies.vlm.vlm import LOGIT_CHUNK
-from mmrl.policies.vlm.weights import check_files
 
 ROOM = 256
 """Most tokens of a call where no checkpoint says it (LeRobot, `PI0FastConfig.max_decoding_steps`)."""
@@ -81,12 +80,7 @@ class Pi0Fast(PiReader):
         adapters, name = adapter_chain(str(source) if source and not config.lora else config.model)
         fast = _fast(name, own.action_tokenizer, files)
         model, self.tokenizer = load_model(config, self.kind, name, own.tokenizer, files, seed)
-        for folder in reversed(adapters):
-            merge_saved_adapters(model, folder)
-        if config.lora:
-            add_adapters(model, config.lora, seed)
-            if source:
-                load_adapters(model, source)
+        apply_adapters(model, config.lora, adapters, source, seed)
         self.model = model.to(self.device).eval()
         settings = self.model.config
         most = {"chunk": settings.chunk_size, "dims": settings.max_action_dim, "state": settings.max_state_dim}
@@ -110,17 +104,6 @@ class Pi0Fast(PiReader):
         """int64 [B]: the ids that may be sampled; empty: all."""
         if (place / SETTINGS).is_file():
             self.load(place)
-
-    @classmethod
-    def check(cls, config: PolicyConfig) -> None:
-        """Raise UserError for a `model` that can't be loaded, without loading it."""
-        check_model(config, cls.kind)
-        check_files(config.model, lambda: cls.skeleton(config))
-
-    @classmethod
-    def skeleton(cls, config: PolicyConfig) -> Any:
-        """See `Pi0.skeleton`."""
-        return skeleton(adapter_chain(config.model)[1], cls.kind)
 
     @property
     def ahead(self) -> int:

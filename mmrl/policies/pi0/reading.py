@@ -6,24 +6,28 @@ n calls, P tokens.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
 
 from mmrl.api.simulators.types import Observation
 from mmrl.api.transfer import upload
+from mmrl.config.sections import PolicyConfig
 from mmrl.policies.acting.base import ActingPolicy
 from mmrl.policies.acting.flow_noise import is_noise
 from mmrl.policies.acting.observed import cameras_of
-from mmrl.policies.lora import is_adapter
+from mmrl.policies.lora import adapter_chain, is_adapter
 from mmrl.policies.pi0.framing import framed
 from mmrl.policies.pi0.lerobot_layout import PICTURES
+from mmrl.policies.pi0.loading import check_model, skeleton
+from mmrl.policies.vlm.weights import check_files
 
 
 class PiReader(ActingPolicy):
     """Prepares observations for a PaliGemma."""
 
+    kind: ClassVar[str]
     model: Any
     tokenizer: Any
     text: str
@@ -38,6 +42,17 @@ class PiReader(ActingPolicy):
     """See `framed`."""
     text_tokens: int
     """Most tokens of the text; 0: no limit."""
+
+    @classmethod
+    def check(cls, config: PolicyConfig) -> None:
+        """Raise UserError for a `model` that can't be loaded, without loading it."""
+        check_model(config, cls.kind)
+        check_files(config.model, lambda: cls.skeleton(config))
+
+    @classmethod
+    def skeleton(cls, config: PolicyConfig) -> Any:
+        """The model of a configuration with all its weights' names and shapes, on torch's meta device."""
+        return skeleton(adapter_chain(config.model)[1], cls.kind)
 
     @property
     def _dtype(self) -> torch.dtype:

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from mmrl.api.errors import UserError, shorten
 from mmrl.policies.acting.flow_noise import weights_without_noise
-from mmrl.policies.acting.lerobot_processors import ACTION, STATE, Files, norm_map, statistics_of
+from mmrl.policies.acting.lerobot_processors import ACTION, OLD_CURE, STATE, Files, norm_map, read_table, statistics_of
 from mmrl.policies.acting.units import Statistics
 from mmrl.policies.lora import adapter_chain
 from mmrl.policies.names import refuse_path
@@ -25,8 +25,6 @@ from mmrl.policies.smolvla.processors import Processors, read_processors, write_
 
 CURE = "give a folder or hub name of a SmolVLA that LeRobot saved, or tiny:smolvla"
 BACKBONE_CURE = f"set policy.options.backbone to a folder with the config.json and the tokenizer of {BACKBONE}"
-OLD_CURE = "convert it by `python -m lerobot.processor.migrate_policy_normalization`, as LeRobot wants it too"
-"""For a checkpoint from before LeRobot had processors, whose statistics lie among the weights."""
 INSIDE = "backbone"
 """The folder in which a saved policy keeps the configuration and the tokenizer of its vision-language model."""
 UNUSED = "vlm_with_expert.vlm.lm_head.weight"
@@ -191,18 +189,7 @@ def _save_image_processors(folder: Path) -> None:
 
 
 def _table(files: Files) -> Mapping[str, Any]:
-    """config.json. Raises UserError for that of another model."""
-    try:
-        place = files.get("config.json")
-        table = json.loads(place.read_text(encoding="utf-8")) if place else None
-    except (OSError, ValueError) as error:
-        raise UserError(f"{files.name!r} has no config.json that can be read: {CURE}", key="policy.model") from error
-    if not isinstance(table, Mapping):
-        raise UserError(f"{files.name!r} has no config.json that can be read: {CURE}", key="policy.model")
-    kind = table.get("type", table.get("model_type"))
-    if kind != "smolvla":
-        raise UserError(f"{files.name!r} is a {kind or 'model of unknown type'}, not a SmolVLA: {CURE}", key="policy.model")
-    return table
+    return read_table(files, "smolvla", "SmolVLA", CURE)
 
 
 def _of(name: str, error: UserError) -> UserError:

@@ -18,12 +18,12 @@ from mmrl.api.simulators.types import Observation, TrajectoryData
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.acting.flow import PLACES, Chains, Velocity, chains
 from mmrl.policies.acting.flow_noise import add_noise
-from mmrl.policies.acting.lerobot_processors import ACTION, STATE, statistics_of
+from mmrl.policies.acting.lerobot_processors import ACTION, STATE, chosen_statistics
 from mmrl.policies.acting.observed import cameras_of
-from mmrl.policies.acting.options import NONE, check_sizes
+from mmrl.policies.acting.options import check_sizes
 from mmrl.policies.acting.randomness import CallRandomness
-from mmrl.policies.acting.saved_policy import SETTINGS, read_settings
-from mmrl.policies.lora import adapter_chain, add_adapters, load_adapters, merge_saved_adapters, save_adapters
+from mmrl.policies.acting.saved_policy import SETTINGS
+from mmrl.policies.lora import adapter_chain, apply_adapters, save_adapters
 from mmrl.policies.names import base_name
 from mmrl.policies.pi0.model import EMPHASIS, Foreseen, Pi0
 from mmrl.policies.resizing import center_crop
@@ -84,16 +84,12 @@ class SmolVLA(Pi0):
         check_sizes("SmolVLA", {name: (own[name], size) for name, size in most.items()})
         self.text, self.cameras, self.crop = asked.prompt, list(asked.cameras), asked.crop
         self.chains = chains(asked, own["steps"], OfRobot, emphasis=EMPHASIS, dims=self.dims)
-        self.use_statistics(self._statistics(asked.statistics, place), asked)
+        statistics = chosen_statistics(asked.statistics, found.files, found.processors, place, self.dims, self.state)
+        self.use_statistics(statistics, asked)
         self.check_state_statistics(self.state)
         self.tokenizer = found.tokenizer
         model: Any = load_network(found, seed, getattr(torch, config.dtype), config.dense_attention)
-        for folder in reversed(adapters):
-            merge_saved_adapters(model, folder)
-        if config.lora:
-            add_adapters(model, config.lora, seed)
-            if source:
-                load_adapters(model, source)
+        apply_adapters(model, config.lora, adapters, source, seed)
         self.numbers = said.max_action_dim
         add_noise(model, self.chains, model.action_out_proj.in_features, self.numbers, seed)
         self.model = model.to(self.device).eval()
@@ -120,17 +116,6 @@ class SmolVLA(Pi0):
         """The model of a configuration with all its weights' names and shapes, on torch's meta device."""
         name = adapter_chain(config.model)[1]
         return skeleton(open_checkpoint(name, config.options.get("backbone", ""), words=False))
-
-    def _statistics(self, given: str | Mapping[str, Any], folder: Path) -> str | Mapping[str, Any]:
-        """The option, or what comes with the checkpoint. A policy that mmrl saved says by itself whether it has any."""
-        if given == NONE:
-            return ""
-        if given or self.checkpoint.name.startswith("tiny:"):
-            return given
-        if (folder / SETTINGS).is_file():
-            kept: Mapping[str, Any] | str = read_settings(folder).get("statistics", "")
-            return kept
-        return statistics_of(self.checkpoint.files, self.checkpoint.processors, self.dims, self.state)
 
     def settings(self) -> Mapping[str, Any]:
         found = {"kind": "smolvla", "dims": self.dims, "chunk": self.chunk, "state": self.state, "cameras": self.cameras}
