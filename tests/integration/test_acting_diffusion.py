@@ -106,6 +106,11 @@ def test_smoke_takes_a_tiny_one(tmp_path):
         ({}, {**DPPO, "settings": {"clip_high": 0.2}}, "algorithm 'dppo' has no setting 'clip_high'"),
         ({}, {**DPPO, "settings": {"clip_rate": 0}}, "settings.clip_rate = 0 must be"),
         ({}, {**DPPO, "settings": {"denoising_gamma": 1.5}}, "settings.denoising_gamma = 1.5 must be"),
+        (
+            {},
+            {**DPPO, "ratio": "action"},
+            r'stages\.0\.ratio = "action": the tokens of a diffusion say a whole chunk, .* or "chunk"',
+        ),
     ],
 )
 def test_what_does_not_fit_is_told_in_one_line(tmp_path, options, stage, said):

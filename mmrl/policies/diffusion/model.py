@@ -68,6 +68,7 @@ class Diffusion(ActingPolicy):
 
     options_class: ClassVar[type[Any]] = DiffusionOptions
     trained_whole = True
+    says_chunks = True
     free = frozenset(
         {"chunk", "steps", "scheduler", "tuned_steps", "exploration_std", "likelihood_std", "eta", "likelihood", "cameras"}
     )
