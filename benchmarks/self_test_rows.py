@@ -283,6 +283,13 @@ def _acting(*stages: dict[str, Any], **options: Any) -> Callable[[str], Measured
     return _stages(*stages, policy=VLA | {"options": {**VLA["options"], **options}}, tasks=[TABLE])
 
 
+FAST = {"kind": "pi0_fast", "model": "tiny:pi0_fast:hidden=32,layers=1,chunk=3"}
+FAST["options"] = {"dims": 4, "chunk": 2, "state": 8, "action_tokens": 14, "vocabulary": "actions"}
+DENOISES = {"kind": "diffusion", "model": "tiny:diffusion:width=8,horizon=4,times=4"}
+DENOISES["options"] = {"dims": 4, "chunk": 2, "state": 8, "steps": 3}
+SQUASHED = {"kind": "squashed", "model": "mlp", "options": {"dims": 4, "state": 8, "hidden": [16]}}
+MEMORY = {"kind": "off-policy", "steps": 2, "prompts_per_step": 8, "updates": 1, "batch_size": 16, "hidden": [16], "critics": 2}
+MEMORY |= {"offline": "expert", "offline_episodes": 8}
 OFFLOAD = {"threads": 1, "gradient_checkpointing": True, "offload_activations": True, "offload_optimizer": True}
 RUNS: dict[str, Callable[[str], Measured]] = {
     "GRPO": _stages(GRPO),
@@ -321,6 +328,13 @@ RUNS: dict[str, Callable[[str], Measured]] = {
     "SmolVLA": _expert("smolvla", EPISODES),
     "SmolVLA on the table": _expert("smolvla", DEMO, task=REACH),
     "GR00T": _expert("gr00t", EPISODES),
+    "pi0-FAST": _stages(DEMO, {**EPISODES, "ratio": "token", "credit": "token"}, policy=FAST, tasks=[REACH]),
+    "Diffusion Policy": _stages(DEMO, {**EPISODES, "algorithm": "dppo"}, policy=DENOISES, tasks=[REACH]),
+    "OpenVLA": _stages(
+        EPISODES, policy={"kind": "vla", "model": "tiny:openvla:hidden=32,layers=1", "options": {"dims": 4}}, tasks=[TABLE]
+    ),
+    "RLPD": _stages(MEMORY, policy=SQUASHED, tasks=[TABLE]),
+    "PA-RL": _stages({**MEMORY, "improve": {"candidates": 4, "keep": 2, "steps": 2}}, policy=SQUASHED, tasks=[TABLE]),
 }
 FAMILIES = {f"family {name}": partial(family, name) for name in tiny.FAMILIES}
 SAMPLER = {"padded prompts": padded, "graphs": graphs}
