@@ -22,8 +22,6 @@ from mmrl_gui.splits import Data, size_of
 from mmrl_gui.tables import Table
 from mmrl_gui.trajectories import ONLY, PLACES, Steps, checked, in_pixels, steps
 
-UISHIFT_KINDS = ("click", "scroll", "type", "back", "open")
-
 
 @dataclass(kw_only=True, eq=False)
 class Acts(Data):

@@ -136,8 +136,3 @@ def svg(name: str, size: float = 1.25, weight: float = 2.0, filled: bool = False
         f'<svg class="i" viewBox="0 0 24 24" style="width:{size}em;height:{size}em" fill="{paint}" stroke="currentColor" '
         f'stroke-width="{weight}" stroke-linecap="round" stroke-linejoin="round" aria-hidden="true">{ICONS[name]}</svg>'
     )
-
-
-def with_article(name: str) -> str:
-    """Its name in an instruction: `the gear icon`."""
-    return f"the {name} icon"
