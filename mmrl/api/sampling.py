@@ -39,6 +39,9 @@ class Group:
     """The rewards before any rule of the phase `select`: the difficulty of a prompt ignores hints and gold completions."""
     others: list[Group] = field(default_factory=list)
     """Further groups that a rule sampled for this one. They are not trained on; their failed scores are reported."""
+    is_added: bool = False
+    """A rule made it of other groups of the step and sets this: it is trained on beside the groups that the step wants, and
+    `oversample` and `dynamic_sampling` don't count it among them."""
     notes: dict[str, Any] = field(default_factory=dict)
     """Data that rules store with the group under their own names: plain data, sent to every learner process."""
     is_stub: bool = False
@@ -85,6 +88,11 @@ class StepSampler(Protocol):
     @property
     def wanted(self) -> int:
         """The number of groups that the step trains on."""
+        ...
+
+    @property
+    def progress(self) -> float:
+        """How far the stage is, from above 0 in its first step to 1 in its last: the share of its steps up to this one."""
         ...
 
     def task(self, label: str) -> Task: ...

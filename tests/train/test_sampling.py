@@ -20,8 +20,10 @@ from mmrl.judge import weighted_score
 from mmrl.rollout.generate.sampling import SamplingParams
 from mmrl.train.position import StepIndex
 from mmrl.train.sampling import rules
+from mmrl.train.sampling.dynamic_sampling import DynamicSampling
 from mmrl.train.sampling.groups import outcomes
 from mmrl.train.sampling.hints import HINT
+from mmrl.train.sampling.oversampling import Oversampling
 from mmrl.train.sampling.prompts import append_text
 from mmrl.train.sampling.sampler import Sampler, collect_groups
 from mmrl.train.sampling.source import Prompts
@@ -492,6 +494,18 @@ def test_oversampling_and_dynamic_sampling_together_never_give_too_many_groups()
     found = step()
     assert step.takes == [3, 2] and names(found.groups) == ["p3", "p4"]
     assert found.counts == {"sampling/groups": 5.0, "sampling/filtered_share": 0.6}
+
+
+def test_groups_that_a_rule_adds_are_trained_on_beside_those_that_are_wanted():
+    def group(number, spread, is_added=False):
+        return SimpleNamespace(number=number, spread=spread, is_added=is_added)
+
+    own, added = [group(0, 0.0), group(1, 0.5), group(2, 0.3)], [group(3, 0.1, True), group(4, 0.0, True)]
+    asked = []
+    sample = SimpleNamespace(wanted=2, more=lambda count: asked.append(count) or [group(5, 0.2)])
+    assert [g.number for g in Oversampling(1.5)([*own, *added], sample)] == [1, 2, 3, 4]
+    assert [g.number for g in Oversampling(1.0)([*added, *own], sample)] == [0, 1, 3, 4]
+    assert [g.number for g in DynamicSampling(3)([own[1], *added], sample)] == [1, 3, 5] and asked == [1]
 
 
 # -- long completions ---------------------------------------------------------------------------------------------------

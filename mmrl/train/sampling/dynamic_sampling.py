@@ -24,7 +24,8 @@ class DynamicSampling(SamplingRule):
     def __call__(self, groups: list[Group], sample: StepSampler) -> list[Group]:
         kept = [g for g in groups if g.spread]
         for _ in range(self.rounds):
-            if len(kept) >= sample.wanted:
+            lacking = sample.wanted - sum(not g.is_added for g in kept)
+            if lacking <= 0:
                 break
-            kept += [g for g in sample.more(sample.wanted - len(kept)) if g.spread]
+            kept += [g for g in sample.more(lacking) if g.spread]
         return kept

@@ -21,5 +21,6 @@ class Oversampling(SamplingRule):
         return cls(stage.oversample)
 
     def __call__(self, groups: list[Group], sample: StepSampler) -> list[Group]:
-        best = sorted(groups, key=lambda g: -g.spread) if self.oversample > 1 else groups
-        return best[: sample.wanted]
+        own, added = [g for g in groups if not g.is_added], [g for g in groups if g.is_added]
+        best = sorted(own, key=lambda g: -g.spread) if self.oversample > 1 else own
+        return [*best[: sample.wanted], *added]

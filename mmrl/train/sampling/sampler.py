@@ -44,9 +44,13 @@ class Sampler:
         stage: RlStage | PluginStage | PreferenceStage | OffPolicyStage | RecapStage,
         source: PromptSource,
         rules: Sequence[SamplingRule],
+        states: bool = False,
     ) -> None:
-        """source: gives prompts to rules that need more of them. rules: in the order in which they are applied."""
+        """source: gives prompts to rules that need more of them. rules: in the order in which they are applied. states: other
+        ranks need the states of this rank's rollouts."""
         self.run, self.stage, self.source, self.rules = run, stage, source, rules
+        self.stub = partial(group_stub, states=states)
+        """Makes what other ranks get in place of a group."""
         self.weights = RewardWeights(run, stage)
         self.scoring = [rule for rule in rules if rule.phase == "score"]
         self.selecting = [rule for rule in rules if rule.phase == "select"]
@@ -85,7 +89,7 @@ class Sampler:
         for number, group in enumerate(found.groups):
             group.number, group.rollouts = number, [replace(r, group=number) for r in group.rollouts]
         if any(rule.leaves_out for rule in self.rules):
-            left = 1 - len(kept) / len(step.sampled)
+            left = 1 - sum(not g.is_added for g in kept) / len(step.sampled)
             found.counts |= {"sampling/groups": float(len(step.sampled)), "sampling/filtered_share": left}
         for rule in self.rules:
             found.counts |= counted(rule, found.everything, known=found.counts)
@@ -96,14 +100,14 @@ class Sampler:
         """The greedy completion of each group's prompt, scored like the sampled ones."""
         self.run.collector.wake_up()
         own = {n: g for n, g in enumerate(groups) if not g.is_stub}
-        return ranks.gather_sharded(lambda: SamplingStep(self, at, clock).greedy(own), group_stub)
+        return ranks.gather_sharded(lambda: SamplingStep(self, at, clock).greedy(own), self.stub)
 
     def again(self, groups: Sequence[Group], at: StepIndex, clock: StepTimer, temperature: float) -> list[Group]:
         """Further groups of these prompts' completions at another temperature, scored rollout by rollout."""
         self.run.collector.wake_up()
         own = {n: g for n, g in enumerate(groups) if not g.is_stub}
         step = SamplingStep(self, at, clock)
-        return ranks.gather_sharded(lambda: step.answered(own, temperature, step.sizes()), group_stub)
+        return ranks.gather_sharded(lambda: step.answered(own, temperature, step.sizes()), self.stub)
 
     def sleep(self) -> None:
         """Free the sampling policy's memory for the learner."""
@@ -148,6 +152,10 @@ class SamplingStep:
     def wanted(self) -> int:
         return self.sampler.wanted
 
+    @property
+    def progress(self) -> float:
+        return (self.at.stage_step + 1) / self.sampler.stage.steps
+
     def task(self, label: str) -> Task:
         return self.run.tasks[label]
 
@@ -188,7 +196,7 @@ class SamplingStep:
     def gold(self, groups: Sequence[Group], without: Collection[str] = ()) -> list[Group]:
         self._check_selecting("gold")
         own = {n: g for n, g in enumerate(groups) if not g.is_stub}
-        return ranks.gather_sharded(partial(self._gold, own, without), group_stub)
+        return ranks.gather_sharded(partial(self._gold, own, without), self.sampler.stub)
 
     def _check_selecting(self, name: str) -> None:
         if not self.selecting:
@@ -253,7 +261,7 @@ class SamplingStep:
                 numbered[group.number + BEHIND * (group.number in numbered)] = group
             return numbered
 
-        return ranks.gather_sharded(work, group_stub)
+        return ranks.gather_sharded(work, self.sampler.stub)
 
     def _complete(self, taken: Mapping[int, EncodedPrompt], share: float = 1.0) -> list[Group]:
         """Groups of completions of this rank's prompts, not yet scored."""

@@ -12,6 +12,7 @@ from mmrl_judge.spark.recycling import Answered, judgements, recycled
 from mmrl_judge.spark.rule import Recycle
 from mmrl_judge.spark.task import RecycledJudging, boxed
 
+import runs
 from mmrl.api.errors import UserError
 from mmrl.api.sampling import Group
 from mmrl.api.types import Case, Prompt, Score, user_message
@@ -98,3 +99,14 @@ def test_the_judge_is_measured_on_right_and_wrong_answers():
         ]
         assert scores == [1.0, 0.0, 0.0]
         assert boxed(Case(completion=f"\\boxed{{{prompt.meta['wrong']}}}", answer=prompt.answer)) == 0.0
+
+
+@pytest.mark.slow
+def test_a_run_trains_on_what_is_recycled_beside_its_own_groups(tmp_path):
+    judge = {"id": "judge/recycled", "weight": 0.0, "options": {"task": "vqa/shapes", "options": {"size": 56}}}
+    rl = {"kind": "rl", "steps": 1, "prompts_per_step": 4, "group_size": 2, "rules": [{"id": "judge/recycle"}]}
+    tasks = [{"id": "vqa/shapes", "options": {"size": 56}}, judge]
+    config = runs.toy_config(tmp_path, tasks=tasks, stages=[{**rl, "oversample": 1.5}], evaluate={"num_prompts": 0})
+    (row,) = [row["metrics"] for row in runs.rows(runs.run(config)) if "metrics" in row]
+    assert row["sampling/pointwise"] == 3 and "task/judge/recycled/reward" in row
+    assert row["sampling/groups"] == 6 and row["sampling/filtered_share"] == pytest.approx(1 / 3)

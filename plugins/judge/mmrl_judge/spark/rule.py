@@ -63,7 +63,7 @@ class Recycle(SamplingRule):
         homes = {groups[one.number].number: groups[one.number] for one in made}
         found = sample.again(list(homes.values()), lambda group: self._prompt(group, asked[group.number]))
         for group in found:
-            group.notes[KIND] = asked[group.number].kind
+            group.notes[KIND], group.is_added = asked[group.number].kind, True
             homes[group.number].others.append(group)
         return found
 
