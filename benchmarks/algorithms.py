@@ -55,6 +55,7 @@ VARIANTS = {
     "ppo, hl-gauss": (RL, "ppo", ", critic = {{ bins = 51, low = -0.5, high = 1.5 }}"),
     "rover, 2 minibatches": (RL, "rover", ", minibatches = 2"),
     "pacs, 2 minibatches": (RL, "pacs", ", minibatches = 2"),
+    "grpo, a fifth of the tokens": (RL, "grpo", ", settings = {{ entropy_share = 0.2 }}"),
     "grpo, aepo": (RL, "grpo", ", entropy_control = {{ target = 0.3 }}"),
     "grpo, 3 prompts of 8": (WIDE, "grpo", ", group_size = 8"),
     "grpo, 3 prompts of 64": (WIDE, "grpo", ", group_size = 64"),

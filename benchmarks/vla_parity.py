@@ -64,6 +64,14 @@ def smolvla(folder: Path) -> Iterator[dict]:
     yield {"saved by mmrl": tiny(folder / "tiny")}
 
 
+def xvla(folder: Path) -> Iterator[dict]:
+    from xvla_parity import CASES, both_ways, published_names, tiny
+
+    for case in CASES:
+        yield both_ways(case, folder / case)
+    yield {"saved by LeRobot": published_names(folder / "published"), "saved by mmrl": tiny(folder / "tiny")}
+
+
 def gr00t(folder: Path) -> Iterator[dict]:
     from gr00t_parity import CASES, TUNED, acting, both_ways
 
@@ -86,6 +94,7 @@ POLICIES: dict[str, Callable[[Path], Iterator[dict]]] = {
     "pi05": lambda folder: pi0(folder, "pi05"),
     "pi0_fast": pi0_fast,
     "smolvla": smolvla,
+    "xvla": xvla,
     "gr00t": gr00t,
     "openvla": openvla,
 }

@@ -37,7 +37,7 @@ def test_what_is_no_longer_in_its_file_is_gone(tmp_path):
 @pytest.fixture
 def files(pytester, monkeypatch):
     pytester.makeconftest("import long_tests\ndef pytest_configure(config):\n    config.pluginmanager.register(long_tests)")
-    pytester.makeini("[pytest]\nmarkers = long\n everyday\n exhaustive\n always")
+    pytester.makeini("[pytest]\nmarkers = long\n everyday\n exhaustive\n always\n slow\n gpu")
     body = """
         import pytest
 
@@ -57,12 +57,16 @@ def files(pytester, monkeypatch):
     return pytester
 
 
-def test_what_is_listed_is_left_out_unless_it_is_everyday(files):
-    result = files.inline_run("-m", "not long", "-p", "no:cacheprovider")
+@pytest.mark.parametrize(("marks", "left_out"), [("not long and not slow", 3), (long_tests.EVERYDAY, 0)])
+def test_what_is_listed_is_left_out_unless_it_is_everyday(files, marks, left_out):
+    """Everyday tests: it isn't even made."""
+    files.makepyfile(test_slow="import pytest\npytestmark = pytest.mark.slow\nclass TestAll:\n    def test_it(self): ...")
+    result = files.inline_run("-m", marks, "-p", "no:cacheprovider")
     assert [r.nodeid for r in result.getreports("pytest_runtest_logreport") if r.when == "call"] == [
         "test_it.py::test_kept",
         "test_it.py::test_short",
     ]
+    assert sum(len(call.items) for call in result.getcalls("pytest_deselected")) == left_out
 
 
 def test_seconds_of_each_case_are_written(files):

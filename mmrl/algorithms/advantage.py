@@ -231,11 +231,7 @@ def step_filter(
     probability of success: its targets, at each unit's first token and NaN elsewhere, are 1 if the return is above 0, else 0.
     """
     units = by_unit(rewards_NT, values_NT, bootstrap_N, units_NT)
-    returns_NU = torch.zeros_like(units.rewards_NU)
-    running_N = torch.zeros_like(bootstrap_N, dtype=torch.float64)
-    for u in reversed(range(returns_NU.shape[1])):
-        running_N = units.rewards_NU[:, u] + gamma * running_N
-        returns_NU[:, u] = running_N
+    returns_NU = units.returns(gamma)
     kept_NU = units.next_values_NU - units.values_NU - margin + units.rewards_NU + returns_NU > 0
     failed_N1 = rewards_NT.isnan().any(1, keepdim=True)
     weights_NT = units.to_tokens(kept_NU.double()).masked_fill(failed_N1, torch.nan)
@@ -354,6 +350,13 @@ class Units:
     """bool [N, T]: whether a unit begins at the token."""
     index_NT: torch.Tensor
     """int64 [N, T]: the unit of each token, -1 for none."""
+
+    def returns(self, gamma: float) -> torch.Tensor:
+        """[N, U]: the unit's reward and what follows it, discounted by gamma for each unit."""
+        returns_NU = self.rewards_NU.clone()
+        for u in reversed(range(returns_NU.shape[1] - 1)):
+            returns_NU[:, u] += gamma * returns_NU[:, u + 1]
+        return returns_NU
 
     def to_tokens(self, values_NU: torch.Tensor) -> torch.Tensor:
         """[N, T]: the value of each token's unit, 0 for tokens without a unit."""

@@ -10,8 +10,10 @@ import torch
 
 from mmrl.algorithms.gae import gae
 from mmrl.algorithms.loss import LossInputs, pessimistic
+from mmrl.api.tokens import TokenKind, for_tokens
 
 
+@for_tokens(TokenKind.DENOISING_STEP)
 def denoising_gae(
     rewards_NT: torch.Tensor,
     values_NT: torch.Tensor,
@@ -36,6 +38,7 @@ def denoising_gae(
     return (advantages_NT * denoising_gamma**later_NT).float(), returns_NT
 
 
+@for_tokens(TokenKind.DENOISING_STEP)
 def scheduled_surrogate(
     inputs: LossInputs, through_call_L: torch.Tensor, *, clip: float = 0.01, first_clip: float = 0.001, clip_rate: float = 3.0
 ) -> tuple[torch.Tensor, torch.Tensor]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 
+from mmrl.api.tokens import ACTING, DISCRETE, TokenKind, for_tokens
 from mmrl.policies.batches import Batch, MicroBatch
 
 if TYPE_CHECKING:
@@ -41,12 +42,26 @@ MEASURED = {
     "groups_N": "int64 [N]; rollouts with the same number answer the same prompt",
     "credits_N": "float32 [N]; the advantage of each rollout, the mean of its tokens'; NaN for those of other mini-batches and "
     "those that are left out",
+    "batch_M3": "float32 [M, 3], without gradient; of all M trained tokens of the batch, on all ranks, the log-probability under "
+    "the current weights, that before the step's first update, and the credit",
+    "places_L": "int64 [L]; where the tokens of the micro-batch are among those M",
     "through_call_L": "float32 [L]; how far through its call of the policy a target is: 0 the first, 1 the last or only one; for "
     "policies that act alone",
 }
-"""Name -> what a loss may also ask for. The first two cost a forward pass in each update but a step's first. All but the last are
-for policies that write."""
-ACTING = "through_call_L"
+"""Name -> what a loss may also ask for. The first two cost a forward pass in each update but a step's first, and `batch_M3` one
+in the first as well. `through_call_L` is for policies that act, `batch_M3` and `places_L` for tokens that have probabilities, the
+others for policies that write."""
+
+
+def measured_of(name: str) -> frozenset[TokenKind]:
+    """The kinds of tokens of which one of `MEASURED` is measured."""
+    return {"through_call_L": ACTING, "batch_M3": DISCRETE, "places_L": DISCRETE}.get(name, frozenset({TokenKind.WORD}))
+
+
+def finite_ratio(log_ratio: torch.Tensor) -> torch.Tensor:
+    """The exponential of a log-ratio that is first kept in -20..20, as in verl: beyond there is no gradient, where that of an
+    infinite ratio would be NaN."""
+    return log_ratio.clamp(-20.0, 20.0).exp()
 
 
 def clipped_surrogate(
@@ -60,12 +75,13 @@ def clipped_surrogate(
 
     Returns (loss_L, clipped_L): clipped_L is 1.0 where clipping removes the gradient.
     """
-    ratio_L = (inputs.logprobs_L - inputs.old_logprobs_L).exp()
+    ratio_L = finite_ratio(inputs.logprobs_L - inputs.old_logprobs_L)
     return pessimistic(ratio_L, ratio_L.clamp(1 - clip_low, 1 + clip_high), inputs.advantages_L, dual_clip)
 
 
+@for_tokens(TokenKind.WORD)
 def sequence_surrogate(
-    inputs: LossInputs, *, clip_low: float = 3e-4, clip_high: float = 4e-4
+    inputs: LossInputs, *, clip_low: float = 3e-4, clip_high: float = 4e-4, per_token: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The clipped objective with one ratio per rollout (Zheng et al., GSPO, equations 5 and 7).
 
@@ -73,13 +89,18 @@ def sequence_surrogate(
     the gradient reaches every token through the mean. Meant for `normalise="sequence"`, and for policies that write: all tokens
     of a rollout must be in one micro-batch.
 
-    clip_low: the ratio is clipped at 1 - clip_low. clip_high: the ratio is clipped at 1 + clip_high.
+    clip_low: the ratio is clipped at 1 - clip_low. clip_high: the ratio is clipped at 1 + clip_high. per_token: GSPO-token
+    (equations 13 and 14): a token's gradient reaches itself alone, which differs where the tokens of a rollout have different
+    advantages.
 
     Returns (loss_L, clipped_L): the rollout's loss and clipping for each of its tokens.
     """
     log_ratio_L = inputs.logprobs_L - inputs.old_logprobs_L
     sums_N = log_ratio_L.new_zeros(len(inputs.lengths_N)).index_add(0, inputs.rollout_L, log_ratio_L)
-    ratio_L = (sums_N / inputs.lengths_N.clamp_min(1)).exp()[inputs.rollout_L]
+    mean_L = (sums_N / inputs.lengths_N.clamp_min(1))[inputs.rollout_L]
+    if per_token:
+        mean_L = mean_L.detach() + inputs.logprobs_L - inputs.logprobs_L.detach()
+    ratio_L = finite_ratio(mean_L)
     return pessimistic(ratio_L, ratio_L.clamp(1 - clip_low, 1 + clip_high), inputs.advantages_L)
 
 
@@ -104,6 +125,7 @@ def bounded_ratio(log_ratio_L: torch.Tensor, bound: float = 1e3) -> torch.Tensor
     return log_ratio_L.clamp(-math.log(bound), math.log(bound)).exp()
 
 
+@for_tokens(*DISCRETE)
 def adaptive_surrogate(
     inputs: LossInputs, *, clip_low: float = 0.16, clip_high: float = 0.2, limit: float = 10.0
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -118,7 +140,7 @@ def adaptive_surrogate(
     old_L = inputs.old_logprobs_L.exp()
     low_L = 0.5 + (1 - 4 * clip_low / old_L).clamp_min(0).sqrt() / 2
     high_L = (0.5 + (1 + 4 * clip_high / old_L).sqrt() / 2).clamp_max(limit)
-    ratio_L = (inputs.logprobs_L - inputs.old_logprobs_L).exp()
+    ratio_L = finite_ratio(inputs.logprobs_L - inputs.old_logprobs_L)
     return pessimistic(ratio_L, ratio_L.clamp(low_L, high_L), inputs.advantages_L, dual_clip=limit)
 
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, get_args
 
 import torch
 from pydantic import ValidationError
 
-from mmrl.algorithms.loss import ACTING, MEASURED, LossFunction, sequence_surrogate
+from mmrl.algorithms.loss import MEASURED, LossFunction, measured_of
+from mmrl.algorithms.selection import most_uncertain
 from mmrl.algorithms.signals import SIGNALS, Signals
 from mmrl.api.errors import PluginError, UserError, did_you_mean, is_finite, plugin_errors, shorten
 from mmrl.api.specs import AlgorithmSpec, Bounds
+from mmrl.api.tokens import DISCRETE, TokenKind, tokens_of
 from mmrl.config.load import describe_error
 from mmrl.config.sections import CriticConfig, RlStage, TurnCriticConfig
 from mmrl.config.values import LARGEST
@@ -25,6 +27,13 @@ from mmrl.registry.contract import is_number
 from mmrl.registry.importing import check_options, load_target
 
 Normalise = Literal["token", "sequence", "constant"]
+OF_ALL = {
+    "loss": "Id of the algorithm whose loss, with its settings and its average, takes the place of this one's.",
+    "entropy_share": "Share of the step's trained tokens that have a gradient: those of the highest entropy under the policy "
+    "before the update, from 0, the highest alone, to 1; the others still count in the mean (Wang et al., Beyond the 80/20 Rule, "
+    "section 5, arXiv 2506.01939).",
+}
+"""Settings of every algorithm besides `normalise` and `constant`, and their meanings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +50,10 @@ class Algorithm:
     """What the loss takes besides the `LossInputs`, in this order; see `mmrl.algorithms.loss.MEASURED`."""
     normalise: Normalise
     constant: float
+    tokens: frozenset[TokenKind] = frozenset(TokenKind)
+    """The kinds of tokens on which it learns."""
+    entropy_share: float = 1.0
+    """See `OF_ALL`."""
     bounds: Mapping[str, Bounds] = field(default_factory=dict)
     """Setting -> its allowed values, see `check_bounds`."""
 
@@ -54,16 +67,6 @@ class Algorithm:
         return "values_NT" in self.needs
 
     @property
-    def for_writing(self) -> bool:
-        """Whether its loss reads what only a policy that writes has: all tokens of a rollout in one pass, or `MEASURED`."""
-        return bool({*self.loss_needs} - {ACTING}) or getattr(self.loss, "func", self.loss) is sequence_surrogate
-
-    @property
-    def for_acting(self) -> bool:
-        """Whether its loss reads what only a policy that acts has."""
-        return ACTING in self.loss_needs
-
-    @property
     def values_answers(self) -> bool:
         """Whether its critic must be `[stages.turn_critic]`."""
         return "answer_values_NT" in self.needs
@@ -71,7 +74,7 @@ class Algorithm:
     def credit(self, signals: Signals) -> Credit:
         """Compute float32 advantages [N] or [N, T]. They are NaN for rollouts whose score failed, which the update leaves out.
         Raises PluginError if the advantage's result is no such tensor."""
-        signals.expect(frozenset(self.needs))
+        signals.expect(frozenset((*self.needs, "entropy_NT") if self.entropy_share < 1 else self.needs))
         inputs = [signals[name] for name in self.needs]
         unknown_N = torch.stack([i.isnan().flatten(1).any(1) if i.ndim > 1 else i.isnan() for i in inputs]).any(0)
         with plugin_errors(f"algorithm {self.id!r}: its advantage"):
@@ -89,6 +92,13 @@ class Algorithm:
         advantages = found.detach().float()
         self._check_numbers(advantages, unknown_N)
         return Credit(advantages=advantages)
+
+    def selected(self, credit: Credit, signals: Signals) -> Credit:
+        """The credit, 0 for tokens that `entropy_share` leaves out. Of rollouts whose credit is NaN no token counts."""
+        if self.entropy_share == 1:
+            return credit
+        kept = most_uncertain(credit.advantages, signals.entropy_NT, signals.mask_NT, self.entropy_share)
+        return replace(credit, advantages=kept)
 
     def _check_numbers(self, found: torch.Tensor, unknown_N: torch.Tensor) -> None:
         """Raise PluginError for infinite credit, and for NaN where every signal is a number, which would silently drop the
@@ -124,7 +134,9 @@ def load_algorithm(id: str, settings: Mapping[str, Any], max_tokens: int = 1) ->
 
 def compose(spec: AlgorithmSpec, settings: Mapping[str, Any], max_tokens: int = 1) -> Algorithm:
     """The algorithm of a spec; see `load_algorithm`."""
-    what = f"algorithm {spec.id!r}"
+    what, settings = f"algorithm {spec.id!r}", dict(settings)
+    spec = with_loss(spec, settings.pop("loss", spec.id))
+    share = settings.pop("entropy_share", 1.0)
     advantage, loss = functions_of(spec)
     if not signals_of(advantage):
         raise PluginError(f"{what}: its advantage takes no signal: name its arguments after signals, such as rewards_N, groups_N")
@@ -141,7 +153,7 @@ def compose(spec: AlgorithmSpec, settings: Mapping[str, Any], max_tokens: int = 
     accepted = {name: f for f in (advantage, loss) for name in settings_of(f)}
     for name in merged:
         if name not in accepted:
-            known = [*accepted, *own]
+            known = [*accepted, *own, *OF_ALL]
             raise UserError(f"{what} has no setting {name!r}.{did_you_mean(name, known)} It accepts: {', '.join(known)}")
     parts = []
     for function in (advantage, loss):
@@ -164,7 +176,8 @@ def compose(spec: AlgorithmSpec, settings: Mapping[str, Any], max_tokens: int = 
         raise UserError(
             f'{what}: constant = {own["constant"]!r} has no effect without normalise = "constant": set that, or drop constant'
         )
-    needs = signals_of(advantage)
+    needs, measured = signals_of(advantage), signals_of(loss)[1:]
+    _check_share(what, share, measured)
     for name in needs:
         if name not in SIGNALS:
             raise PluginError(
@@ -176,11 +189,44 @@ def compose(spec: AlgorithmSpec, settings: Mapping[str, Any], max_tokens: int = 
         advantage=partial(advantage, **parts[0]),
         needs=needs,
         loss=partial(loss, **parts[1]),
-        loss_needs=signals_of(loss)[1:],
+        loss_needs=measured,
+        tokens=frozenset.intersection(
+            tokens_of(advantage), tokens_of(loss), *map(measured_of, measured), *([DISCRETE] if share < 1 else [])
+        ),
         normalise=own["normalise"],
         constant=float(constant),
+        entropy_share=float(share),
         bounds=spec.bounds,
     )
+
+
+def with_loss(spec: AlgorithmSpec, id: Any) -> AlgorithmSpec:
+    """The spec with the loss of the algorithm of this id, and with that loss's settings, bounds and average. Raises UserError for
+    an unknown id."""
+    if id == spec.id:
+        return spec
+    if not isinstance(id, str):
+        raise UserError(f"algorithm {spec.id!r}: loss = {id!r:.40} must be the id of an algorithm")
+    try:
+        other = plugins.registry().get("algorithms", id)
+    except UserError as error:
+        raise UserError(f"algorithm {spec.id!r}: loss = {id!r}: {error}") from None
+    own, theirs = settings_of(functions_of(spec)[0]), settings_of(functions_of(other)[1])
+
+    def together(name: Literal["options", "bounds"]) -> dict[str, Any]:
+        mine, their = getattr(spec, name), getattr(other, name)
+        return {k: v for k, v in their.items() if k in theirs} | {k: v for k, v in mine.items() if k in own}
+
+    kept = {name: getattr(other, name) for name in ("loss", "normalise", "constant")}
+    return replace(spec, options=together("options"), bounds=together("bounds"), **kept)
+
+
+def _check_share(what: str, share: Any, measured: Sequence[str]) -> None:
+    """Raise UserError for an `entropy_share` that is none, or that the loss has no use for."""
+    if not is_finite(share) or not 0 <= share <= 1:
+        raise UserError(f"{what}: entropy_share = {share!r:.40} must be a number from 0 to 1")
+    if share < 1 and set(measured) - {"through_call_L"}:
+        raise UserError(f"{what}: entropy_share = {share:g}: its loss learns from tokens without an advantage too: leave it out")
 
 
 def check_bounds(where: str, settings: Mapping[str, Any], bounds: Mapping[str, Bounds]) -> None:

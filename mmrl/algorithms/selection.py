@@ -7,8 +7,10 @@ import math
 import torch
 
 from mmrl.algorithms.advantage import group_relative
+from mmrl.api.tokens import DISCRETE, for_tokens
 
 
+@for_tokens(*DISCRETE)
 def down_sampled(
     rewards_N: torch.Tensor,
     groups_N: torch.Tensor,
@@ -52,6 +54,25 @@ def down_sampled(
     every = int((mask_NT & ~failed_N[:, None]).sum())
     scaled_NT = advantages_N[:, None] * (every / max(int(kept_NT.sum()), 1))
     return scaled_NT.where(kept_NT, 0.0).masked_fill(failed_N[:, None], torch.nan).float()
+
+
+def most_uncertain(advantages: torch.Tensor, entropy_NT: torch.Tensor, mask_NT: torch.Tensor, share: float) -> torch.Tensor:
+    """The advantages, 0 for tokens whose entropy is below the quantile 1 - share of all trained tokens: the forking tokens of
+    Wang et al., Beyond the 80/20 Rule, section 5, arXiv 2506.01939.
+
+    advantages: float, [N] or [N, T]; rollouts that are NaN count in no quantile. entropy_NT: float. mask_NT: bool, trained
+    tokens. share: 0..1; 0 keeps the highest alone.
+
+    Returns float32 [N, T]: NaN in rollouts that are NaN.
+    """
+    every_NT = advantages if advantages.ndim == 2 else advantages[:, None].expand(mask_NT.shape)
+    left_out_N = every_NT.isnan().any(1)
+    counted = entropy_NT[mask_NT & ~left_out_N[:, None]].sort().values
+    if not len(counted):
+        return every_NT.float()
+    threshold = counted[math.ceil((1 - share) * (len(counted) - 1) - ROUNDING)]
+    kept_NT = mask_NT & (entropy_NT >= threshold)
+    return every_NT.where(kept_NT | left_out_N[:, None], 0.0).float()
 
 
 ROUNDING = 1e-9

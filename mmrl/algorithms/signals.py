@@ -10,13 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 
 from mmrl.algorithms.kl import ESTIMATES
+from mmrl.algorithms.perception import visual_divergence
+from mmrl.algorithms.states import Numbering
 from mmrl.api.errors import PluginError, is_finite
 from mmrl.api.types import Prompt, Rollout, Score
 from mmrl.config.sections import CriticConfig, RlStage
 
 Measure = Callable[[frozenset[str]], Mapping[str, torch.Tensor]]
-"""Names among `logprobs`, `entropy`, `reference`, `teacher`, `values`, `answers` -> a float tensor [N, T] each, 0 after a
-rollout's end, and `bootstrap` [N]: the critic's value of each rollout's final state, 0 without a critic."""
+"""Names among `logprobs`, `masked`, `entropy`, `reference`, `teacher`, `values`, `answers` -> a float tensor [N, T] each, 0 after
+a rollout's end, and `bootstrap` [N]: the critic's value of each rollout's final state, 0 without a critic."""
 ENVIRONMENT = "environment"
 """The part of a reward that an environment pays, among those of the verifiers."""
 
@@ -149,6 +151,18 @@ class Signals:
         return units_NT
 
     @functools.cached_property
+    def states_NT(self) -> torch.Tensor:
+        """int64; the state in which each token's turn began: those of a group that have the same number began in the same state
+        (stage key `state_similarity`), and no two groups share a number; -1 after the end."""
+        number = Numbering(self._stage.state_similarity)
+        states_NT = torch.full(self.mask_NT.shape, -1)
+        for n, rollout in enumerate(self._rollouts):
+            calls_L = rollout.units(self._stage.ratio, "turn")
+            numbers_T = torch.tensor([number(rollout.group, state) for state in rollout.states], dtype=torch.int64)
+            states_NT[n, : len(calls_L)] = numbers_T[calls_L]
+        return states_NT
+
+    @functools.cached_property
     def values_NT(self) -> torch.Tensor:
         """float64; the critic's value of the state before each token; with `[stages.turn_critic]` before the token's turn. With
         this signal the algorithm has a critic."""
@@ -174,6 +188,13 @@ class Signals:
         """float64; log-probability of each token under the stage's teacher."""
         return self._measured["teacher"].double().cpu()
 
+    @functools.cached_property
+    def perception_NT(self) -> torch.Tensor:
+        """float64; how much each token depends on its prompt's images: its divergence from the policy before the update that sees
+        them masked as `[stages.perception]` says, between 0 and 10; 0 after the end. Costs one more forward pass."""
+        found_NT = visual_divergence(self._measured["logprobs"].double(), self._measured["masked"].double()).cpu()
+        return found_NT.where(self.mask_NT, 0.0)
+
     # -- how they are made ------------------------------------------------------------------------------------------------
 
     def expect(self, names: frozenset[str]) -> None:
@@ -186,6 +207,7 @@ class Signals:
     def _measured(self) -> Mapping[str, torch.Tensor]:
         assert self._make is not None
         wanted = {m for name, m in MEASURED.items() if name in self._expected}
+        wanted |= {"logprobs"} if "masked" in wanted else set()
         return self._make(frozenset(wanted | ({"logprobs", "reference"} if self._penalised else set())))
 
     @property
@@ -219,6 +241,7 @@ class Signals:
 MEASURED = {
     **{"values_NT": "values", "bootstrap_N": "values", "answer_values_NT": "answers"},
     **{"logprobs_NT": "logprobs", "entropy_NT": "entropy", "teacher_logprobs_NT": "teacher"},
+    "perception_NT": "masked",
 }
 """Signal -> the measurement of a forward pass that it needs."""
 SIGNALS: dict[str, str] = {

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from mmrl.api.coordinates import CoordinateFormat
+from mmrl.api.media.content import State, text_and_media
 from mmrl.api.simulators import layout
 from mmrl.api.simulators.layout import Credited, Ratio
 from mmrl.api.types import Case, Message, Prompt, Rollout, Turn, user_message
@@ -42,6 +43,8 @@ class Conversation(Rollout):
     """Model inputs of everything before the last turn, images included; None if nothing was observed after the prompt."""
     media_rows: tuple[Mapping[str, int], ...] = ()
     """For each turn of an episode with an environment, the rows of each tensor of media in the model inputs before it."""
+    routes: Any = None
+    """The experts that its tokens went through when they were sampled (`mmrl.policies.vlm.routes`); None if they aren't known."""
 
     @property
     def length(self) -> int:
@@ -113,23 +116,41 @@ class Conversation(Rollout):
             units += [first + t * pieces // size for t in range(size)]
         return torch.tensor(units, dtype=torch.int64)
 
+    @property
+    def states(self) -> Sequence[State]:
+        return [self._state(k) for k, turn in enumerate(self.turns) if turn.token_ids]
+
+    def _state(self, k: int) -> State:
+        """That of a turn; the first one's messages are the prompt's."""
+        known = self.turns[k].state
+        return text_and_media(self.turns[k].messages if k else self.prompt.messages) if known is None else known
+
     def values(self, ratio: Ratio) -> None:
         _check_tokens(ratio)
+
+    def with_states(self) -> Conversation:
+        return replace(self, turns=tuple(replace(turn, state=self._state(k)) for k, turn in enumerate(self.turns)))
 
     def to_stub(self, prompt: Prompt | None = None) -> Conversation:
         turns = tuple(_counted(turn) for turn in self.turns)
         return replace(
-            self, prompt=prompt or self.prompt.without_media(), turns=turns, inputs=None, final_inputs=None, is_stub=True
+            self,
+            prompt=prompt or self.prompt.without_media(),
+            turns=turns,
+            inputs=None,
+            final_inputs=None,
+            routes=None,
+            is_stub=True,
         )
 
     def portable(self) -> Conversation:
-        return replace(self, inputs=None, final_inputs=None)
+        return replace(self, inputs=None, final_inputs=None, routes=None)
 
     def answering(self, prompt: Prompt, inputs: Any) -> Conversation:
         if self.is_stub:
             return replace(self, prompt=prompt, off_policy=True)
         first = replace(self.turns[0], observed_ids=tuple(inputs.ids.tolist()))
-        told = replace(self, prompt=prompt, inputs=inputs, turns=(first, *self.turns[1:]), off_policy=True)
+        told = replace(self, prompt=prompt, inputs=inputs, turns=(first, *self.turns[1:]), routes=None, off_policy=True)
         if self.final_inputs is None:
             return told
         final = self.final_inputs.with_prompt(self.inputs, inputs)
@@ -196,7 +217,12 @@ class Trajectory(Rollout):
 
     @property
     def is_demonstration(self) -> bool:
-        return self.data is not None and bool(self.data.logprobs_TKC.isnan().any())
+        return self.data is not None and not self.corrected and bool(self.data.logprobs_TKC.isnan().any())
+
+    @property
+    def corrected(self) -> bool:
+        """Whether an expert or a person acted in the policy's place at some call."""
+        return self.data is not None and self.data.corrected_T is not None and bool(self.data.corrected_T.any())
 
     @property
     def completion(self) -> str:
@@ -233,6 +259,15 @@ class Trajectory(Rollout):
             return None
         choices = data.logprobs_TKC.shape[-1]
         return layout.values_per_target(data.values_TU, data.valid_TK, choices, ratio, tokens_S=data.tokens_T).cpu()
+
+    @property
+    def states(self) -> Sequence[State]:
+        if self.data is None:
+            return ()
+        return self.data.states or layout.states_of_calls(self.data)
+
+    def with_states(self) -> Trajectory:
+        return replace(self, data=self.data and replace(self.data, states=tuple(self.states)))
 
     def to_stub(self, prompt: Prompt | None = None) -> Trajectory:
         return replace(self, prompt=prompt or self.prompt.without_media(), data=self.data and self.data.stub, is_stub=True)

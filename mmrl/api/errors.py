@@ -77,8 +77,11 @@ class PluginError(UserError):
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """ " Did you mean 'x'?", or "" if no known word is close. Among equally close words, one with the same letters wins."""
-    matches = difflib.get_close_matches(word, list(known), n=3)
+    """ " Did you mean 'x'?", or "" if no known word is close. Among equally close words, one with the same letters wins. A word
+    may be the first letters of another's parts: lr, learning_rate."""
+    words = list(known)
+    matches = difflib.get_close_matches(word, words, n=3)
+    matches = matches or [w for w in words if len(word) > 1 and "".join(part[:1] for part in w.split("_")) == word][:1]
     closest = max(matches, key=lambda m: (difflib.SequenceMatcher(None, m, word).ratio(), sorted(m) == sorted(word)), default="")
     return f" Did you mean {closest!r}?" if closest else ""
 

@@ -29,6 +29,8 @@ NAMES = {
     "Targets": "mmrl.policies.batches:Targets",
     # policies that act in simulators
     "ActingPolicy": "mmrl.policies.acting.base:ActingPolicy",
+    "META": "mmrl.policies.acting.planned:META",
+    "Planned": "mmrl.policies.acting.planned:Planned",
     "CallRandomness": "mmrl.policies.acting.randomness:CallRandomness",
     "Flow": "mmrl.policies.acting.heads:Flow",
     "Laplace": "mmrl.policies.acting.heads:Laplace",

@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # torch and pillow would make `import mmrl` slow
     import torch
     from PIL.Image import Image
 
+    from mmrl.api.media.content import State
     from mmrl.api.simulators.layout import Credited, Ratio
     from mmrl.api.simulators.types import TrajectoryData
 
@@ -151,6 +152,8 @@ class Turn:
     interrupted by new weights; empty otherwise."""
     messages: tuple[Message, ...] = ()
     """The environment's messages before this turn, for verifiers and people; `observed_ids` are their tokens."""
+    state: State | None = None
+    """The state in which this turn began, if its environment names its states; see `Environment`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,6 +252,12 @@ class Rollout(abc.ABC):
     def units(self, ratio: Ratio, credit: Credited) -> torch.Tensor:
         """int64 [L]: index, from 0, of the credit unit that each target belongs to."""
 
+    @property
+    @abc.abstractmethod
+    def states(self) -> Sequence[State]:
+        """The state before each call that has targets, in the order of `units(ratio, "turn")`: the name that an environment gave
+        it, or else what the policy saw."""
+
     @abc.abstractmethod
     def values(self, ratio: Ratio) -> torch.Tensor | None:
         """float32 [L], on the CPU: the values of the collector's critic during the episode; None without one."""
@@ -256,9 +265,12 @@ class Rollout(abc.ABC):
     # -- other forms ------------------------------------------------------------------------------------------------------
 
     @abc.abstractmethod
+    def with_states(self) -> Self:
+        """The same, whose stub still knows its `states`."""
+
+    @abc.abstractmethod
     def to_stub(self, prompt: Prompt | None = None) -> Self:
-        """A stub for other ranks, without images and model inputs. prompt: the rollout's prompt without media, if it was made
-        already."""
+        """A stub for other ranks, without images and model inputs. prompt: the rollout's without media, if it was made."""
 
     @abc.abstractmethod
     def portable(self) -> Self:

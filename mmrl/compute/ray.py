@@ -91,18 +91,15 @@ def ray_for(config: RunConfig, what: str, on_gpu: bool) -> bool:
         return False
     from mmrl.compute import ranks
 
-    compute, engines = config.compute, 0
-    if compute.placement != "colocated":
-        engines = engines_per_rank(compute.engines, ranks.world_size(), ranks.rank())
+    compute = config.compute
+    beside = compute.engines if compute.placement != "colocated" else 0
+    engines = engines_per_rank(beside, ranks.world_size(), ranks.rank())
     judges = config.judge.num_workers * len(judges_of_rank(compute.judges, ranks.world_size(), ranks.rank()))
     simulators = config.simulate.lanes * len(config.tasks) if compute.simulators == "actors" else 0
     gpus = None
     if on_gpu:
         first = ranks.rank() - ranks.local_rank()
-        here = [
-            engines_per_rank(compute.engines, ranks.world_size(), rank) if compute.placement != "colocated" else 0
-            for rank in range(first, first + ranks.local_size())
-        ]
+        here = [engines_per_rank(beside, ranks.world_size(), rank) for rank in range(first, first + ranks.local_size())]
         wanted = [compute.tensor_parallel * count for count in here]
         gpus = spare_gpus(visible_gpus(), compute.gpus_per_learner * len(here), wanted, ranks.local_rank())
     start_local_ray(what, engines + judges + simulators, gpus)

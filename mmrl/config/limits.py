@@ -44,12 +44,15 @@ class LimitsConfig(Section):
     of the standard deviation."""
     clip_share: Alarm = Alarm(warn=0.5)
     """Share of tokens without gradient because the loss clips them."""
+    kl: Alarm = Alarm(warn=1.0)
+    """KL divergence from the reference in nats per token, as the metric `kl` estimates it; without a reference, from the weights
+    before the step."""
     zero_std: Alarm = Alarm(warn=0.95)
     """Share of groups whose rewards have zero standard deviation, over the last ten steps; they give no gradient."""
     blind: Alarm = Alarm(warn=0.9)
     """Metric with blanked images divided by the metric with the images; needs `evaluate.blank_images`."""
     reward_hacking: Alarm = Alarm(warn=0.05)
-    """Decrease of the held-out metric from its best value, while a part of the reward is higher than it was then."""
+    """Decrease of the held-out metric from its best value, while a part of the reward is clearly higher than it was then."""
 
     alarms: dict[str, Alarm] = {}
     """Thresholds of plugins' alarms by id, see `mmrl list alarms`. The alarms of a plugin are on if one of the tasks is the

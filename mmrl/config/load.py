@@ -5,7 +5,6 @@ The keys are in `mmrl.config.sections`. This module imports nothing heavy, so a 
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import stat
@@ -18,7 +17,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from mmrl.api.errors import UserError
+from mmrl.api.errors import UserError, did_you_mean
 from mmrl.api.settings import parse_value
 from mmrl.config.renamed import RENAMED, REPLACED
 from mmrl.config.sections import STAGES, PluginStage, RunConfig
@@ -27,7 +26,8 @@ from mmrl.config.sections import STAGES, PluginStage, RunConfig
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
     """Read and check a run file.
 
-    overrides: `a.b=value` strings; list items are addressed by index (`stages.0.steps=5`), values are TOML or plain text.
+    overrides: `a.b=value` strings; list items are addressed by index (`stages.0.steps=5`; -1 is the last), values are TOML or
+    plain text.
 
     Raises UserError with the file, the key and what to do.
     """
@@ -109,7 +109,7 @@ def _key_and_value(text: str) -> tuple[list[str], str]:
 
 def _index(node: list[Any], part: str, text: str) -> int:
     if not re.fullmatch(r"-?[0-9]{1,9}", part) or not -len(node) <= int(part) < len(node):
-        known = f"use 0 to {len(node) - 1}" if node else "give the list in the run file first"
+        known = f"use 0 to {len(node) - 1}, or -1 for the last" if node else "give the list in the run file first"
         raise UserError(f"--set {text!r}: {part!r} is not an item of a list of {len(node)}: {known}")
     return int(part)
 
@@ -134,8 +134,8 @@ def describe_validation_error(err: ValidationError) -> str:
             return f"key {where!r} is gone since mmrl 0.2: {REPLACED[plain]}"
         known = _known_keys(fault["loc"][:-1])
         indexed = re.fullmatch(r"(\w+)\[(\d+)\]", str(path[-1]))
-        near = [f"{indexed[1]}.{indexed[2]}"] if indexed else difflib.get_close_matches(str(path[-1]), known, n=1)
-        return f"unknown key {where!r}: " + (f"did you mean {near[0]!r}?" if near else f"known keys are {', '.join(known)}")
+        near = f" Did you mean '{indexed[1]}.{indexed[2]}'?" if indexed else did_you_mean(str(path[-1]), known)
+        return f"unknown key {where!r}: " + (f"d{near[2:]}" if near else f"known keys are {', '.join(known)}")
     if fault["type"] == "missing":
         return f"{where!r} is missing: add it (docs/run-files.md)"
     if fault["type"] in ("union_tag_not_found", "union_tag_invalid"):

@@ -105,6 +105,9 @@ class OffPolicyStage(Training):
     """Gradients with a larger norm are scaled down to this; inf: never."""
     batch_size: Positive = 256
     """Transitions of an update."""
+    interventions: Share = 0.0
+    """Share of the episodes in which the simulator's expert takes over at some step, as a person would. What another carries out,
+    this expert or a person in the environment, is also kept with the offline data (HIL-SERL, arXiv 2410.21845)."""
     # the memory
     capacity: Annotated[int, Field(ge=1, le=10**8)] = 100_000
     """Transitions that are remembered, the newest."""
@@ -193,12 +196,16 @@ class OffPolicyStage(Training):
 
     @model_validator(mode="after")
     def _what_is_set_has_an_effect(self) -> OffPolicyStage:
+        if self.interventions and self.improve and self.improve.acts:
+            raise ValueError(
+                "interventions: with improve.acts the critics choose in place of the policy: set improve.acts = false"
+            )
         if self.improve and self.td3:
             raise ValueError("improve and td3 are two ways in which a policy learns: drop one of them")
         other = "improve" if self.improve else "td3"
         needs = {
             "offline_episodes": (self.offline == EXPERT_EPISODES, f'offline = "{EXPERT_EPISODES}"'),
-            "offline_share": (bool(self.offline), "offline"),
+            "offline_share": (bool(self.offline or self.interventions), "offline"),
             "priority_correction": (bool(self.priority), "priority"),
             "conservative_samples": (bool(self.conservative), "conservative"),
             **{key: (bool(self.bins), "bins") for key in ("low", "high", "smoothing")},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
@@ -26,6 +27,7 @@ _ACTIONS = re.compile(  # action heads besides `own`: of pi0, SmolVLA and GR00T,
 _OTHER = re.compile(r"(audio|speech|sound).*|embed_audio")
 
 
+@functools.lru_cache(1 << 17)  # a plan asks hundreds of times about the same thousands of weights
 def part_of(name: str) -> str:
     """The part of a weight or module by its name: `vision`, `projector`, `language`, `head` or `value`; "" for others (audio)."""
     steps = name.split(".")

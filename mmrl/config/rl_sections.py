@@ -112,6 +112,56 @@ class EntropyConfig(Section):
         return self
 
 
+class PerceptionConfig(Section):
+    """`[stages.perception]`: compare what the policy says with what it would say if it saw less: of the same tokens, with black
+    squares over the prompt's images (Wang et al., PAPO, arXiv 2507.06448). All completions of a prompt have the same squares."""
+
+    masked: Annotated[float, Field(gt=0, le=1)] = 0.6
+    """The chance of each square to be black."""
+    patch: Positive = 14
+    """Side of a square, in pixels of the image as the task gives it."""
+    coef: Weight = 0.0
+    """Weight of the divergence between the two, which the loss makes larger (PAPO, `kl_prcp_coef`); 0: it is only a signal of
+    the algorithm, such as `vppo`."""
+    gradient: Literal["seen", "both"] = "seen"
+    """What learns to make it larger: the policy that sees the images, with the other's log-probabilities as they were before the
+    update (PAPO's code); or also the one that sees less, which costs a second pass with gradients (the formula of its paper)."""
+    entropy_penalty: Weight = 0.0
+    """The stage's `entropy_penalty` for the policy that sees less; needs `gradient = "both"`, as without a gradient it is a
+    constant."""
+
+    @model_validator(mode="after")
+    def _has_a_gradient(self) -> PerceptionConfig:
+        if self.entropy_penalty and self.gradient != "both":
+            raise ValueError(
+                f'perception.entropy_penalty = {self.entropy_penalty:g} has no gradient with perception.gradient = "seen": '
+                'drop it, or set gradient = "both"'
+            )
+        if self.gradient == "both" and not self.coef:
+            raise ValueError('perception.gradient = "both" has no effect with perception.coef = 0: set coef, such as 0.01')
+        return self
+
+
+class NoisyConfig(Section):
+    """`[stages.noisy]`: add completions to each group that were sampled from noisy images, and train on them as completions of
+    the clean ones (Liu et al., NoisyRollout, arXiv 2504.13055)."""
+
+    share: Annotated[Real, Field(gt=0, le=16)] = 1.0
+    """These completions, as a share of the group's size; at least one."""
+    level: Annotated[int, Field(ge=1, lt=1000)] = 500
+    """Noise at first: the number of steps of diffusion, of 1,000, that a picture has gone through."""
+    schedule: Literal["sigmoid", "linear", "constant"] = "sigmoid"
+    """How the level falls over the stage, in shares x of its steps: `level` times 1 - sigmoid(steepness (x - middle)), or
+    times 1 - x, or not."""
+    steepness: Rate = 30.0
+    """See `schedule`."""
+    middle: Share = 2 / 3
+    """See `schedule`."""
+    ratio: Literal["sampled", "clean"] = "sampled"
+    """What the probability ratio of these completions divides by: their probability when they were sampled, from the noisy image;
+    or that of the policy before the update for the clean image, as if they had been sampled from it (NoisyRollout's code)."""
+
+
 class RuleConfig(Section):
     """`[[stages.rules]]`: a plugin's sampling rule."""
 

@@ -12,6 +12,7 @@ from pydantic import Field, field_validator, model_validator
 
 from mmrl.config.compute import ComputeConfig
 from mmrl.config.condition import ConditionConfig
+from mmrl.config.experts import ExpertsConfig
 from mmrl.config.generate import GenerateConfig
 from mmrl.config.limits import Alarm, LimitsConfig
 from mmrl.config.off_policy import EXPERT_EPISODES, ImproveConfig, OffPolicyStage, Td3Config
@@ -25,6 +26,8 @@ from mmrl.config.rl_sections import (
     EpochFilterConfig,
     ImitationConfig,
     LengthConfig,
+    NoisyConfig,
+    PerceptionConfig,
     ReweightConfig,
     RuleConfig,
 )
@@ -47,13 +50,16 @@ __all__ = [
     "DistillStage",
     "EntropyConfig",
     "EpochFilterConfig",
+    "ExpertsConfig",
     "ImitationConfig",
     "ImproveConfig",
     "LengthConfig",
     "LimitsConfig",
     "LoraConfig",
+    "NoisyConfig",
     "OffPolicyStage",
     "PartConfig",
+    "PerceptionConfig",
     "PluginStage",
     "PolicyConfig",
     "PreferenceStage",

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from mmrl.config.condition import ConditionConfig
+from mmrl.config.experts import ExpertsConfig
 from mmrl.config.off_policy import OffPolicyStage
 from mmrl.config.preferences import PreferenceStage
 from mmrl.config.recap import RecapStage
@@ -17,6 +18,8 @@ from mmrl.config.rl_sections import (
     EpochFilterConfig,
     ImitationConfig,
     LengthConfig,
+    NoisyConfig,
+    PerceptionConfig,
     ReweightConfig,
     RuleConfig,
 )
@@ -37,6 +40,8 @@ class SftStage(Training):
     token_weights: Literal["equal", "probability"] = "equal"
     """`probability`: weight each gold token by its own probability, without a gradient through it, so that very unlikely tokens
     don't dominate the gradient (Wu et al., DFT, arXiv 2508.05629)."""
+    experts: ExpertsConfig | None = None
+    """The routers of a mixture of experts."""
 
 
 class RlStage(SampledTraining):
@@ -69,13 +74,26 @@ class RlStage(SampledTraining):
     ratio: Literal["token", "action", "chunk"] = "token"
     """Unit of the probability ratio in simulators: each token of an action, the action, or the whole chunk, whose
     log-probabilities are summed. For conversations it is always `token`."""
+    state_similarity: Annotated[Real, Field(gt=0, le=1)] = 1.0
+    """For `gigpo`: turns of a group began in the same state if all pictures are equal and the texts at least so similar, by the
+    ratio of Python's `difflib.SequenceMatcher`; 1: equal."""
     entropy_coef: Weight = 0.0
     """Weight of an entropy bonus per token."""
+    entropy_penalty: Weight = 0.0
+    """Weight of -log p of each sampled token, which the loss makes smaller: an estimate of the entropy (PAPO, VPPO)."""
     importance_sampling: Literal["off", "truncate", "mask"] = "off"
     """Correct for differences between the sampler's and the learner's probabilities: weight tokens by their ratio, truncated at
     `importance_sampling_cap`, or mask tokens above the cap."""
     importance_sampling_cap: Annotated[Real, Field(ge=1)] = 2.0
     """See `importance_sampling`."""
+    importance_sampling_floor: Share = 0.0
+    """The least weight of `importance_sampling = "truncate"`; with `"mask"` tokens below it are left out as well."""
+    importance_sampling_level: Literal["token", "sequence"] = "token"
+    """`sequence`: the ratio is that of the whole completion, the product of its tokens', and so is what is masked; for policies
+    that write."""
+    off_policy_mask: Rate | None = None
+    """Leave out completions with a negative advantage that the policy has left: the mean over their tokens of the sampler's
+    log-probability less the current one is above this, in nats (DeepSeek-V3.2, arXiv 2512.02556); for policies that write."""
     # the KL penalty
     kl_coef: Weight = 0.0
     """Weight of the KL penalty against the reference model; 0: no penalty."""
@@ -150,12 +168,23 @@ class RlStage(SampledTraining):
     """Hold the entropy at a target."""
     condition: ConditionConfig | None = None
     """Train with the quality of the completion in the prompt."""
+    perception: PerceptionConfig | None = None
+    """Compare with a policy that sees less of the images."""
+    noisy: NoisyConfig | None = None
+    """Add completions that were sampled from noisy images."""
     rules: list[RuleConfig] = []
     """Sampling rules of plugins, in the order in which they are applied."""
     length: LengthConfig | None = None
     """A bonus for correct answers of a certain length."""
     reweight: ReweightConfig | None = None
     """Weigh the verifiers anew in each step."""
+    experts: ExpertsConfig | None = None
+    """The routers of a mixture of experts, and the routes of tokens through it."""
+
+    @property
+    def asks_routes(self) -> bool:
+        """Whether the sampler tells which experts it chose."""
+        return self.experts is not None and self.experts.asks_sampler
 
     def smaller(self) -> RlStage:
         smaller = super().smaller()
@@ -200,9 +229,24 @@ class RlStage(SampledTraining):
 
     @model_validator(mode="after")
     def _turn_critics_say_what_is_learned_from(self) -> RlStage:
-        for key in ("imitation", "entropy_control", "condition"):
+        for key in ("imitation", "entropy_control", "condition", "perception", "noisy"):
             if self.turn_critic and getattr(self, key):
                 raise ValueError(f"{key} changes what the policy learns from, and so does turn_critic: drop one of them")
+        return self
+
+    @model_validator(mode="after")
+    def _images_are_changed_for_what_is_trained(self) -> RlStage:
+        if self.perception and self.condition:
+            raise ValueError("perception is a part of the algorithm's loss, and condition only imitates: drop one of them")
+        if self.noisy and self.labels != "task":
+            raise ValueError(f'noisy answers would vote too with labels = "{self.labels}": drop one of them')
+        if self.noisy and self.noisy.ratio == "clean" and self.hints == "guide":
+            raise ValueError(
+                'noisy.ratio = "clean" would count hinted answers as if sampled without a hint: set ratio = "sampled", or drop '
+                'hints = "guide"'
+            )
+        if self.entropy_penalty and self.entropy_coef:
+            raise ValueError("entropy_penalty makes the entropy smaller and entropy_coef larger: drop one of them")
         return self
 
     @model_validator(mode="after")

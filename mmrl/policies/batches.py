@@ -135,6 +135,13 @@ class MicroBatch(Targets):
     """int64 index of the rollout of each of these."""
     shared: Shared | None = None
     """Who computes the pass together; None: this rank alone."""
+    routes_MTK: torch.Tensor | None = None
+    """int16, on the host: the experts with which each of the T = B * S tokens was sampled, in each layer that has some; -1 where
+    they aren't known. See `mmrl.policies.vlm.routes`."""
+    masked: MicroBatch | None = None
+    """The same pass with less of the images, see `[stages.perception]`, if the policy that sees less learns too."""
+    masked_logprobs_L: torch.Tensor | None = None
+    """float32: the log-probabilities of the policy before the update that sees less; None where they aren't known."""
 
     def critic_values(self, values_QU: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """A critic's values [L + R, 1] -> before each trained token [L], and after each rollout [R]."""

@@ -12,8 +12,9 @@ import torch
 from mmrl.api.annotations import check_types, options_class
 from mmrl.api.errors import PluginError, UserError, plugin_errors
 from mmrl.api.specs import PolicySpec
+from mmrl.api.tokens import TokenKind
 from mmrl.config.sections import PolicyConfig
-from mmrl.policies.acting.saved_policy import check_same_kind, read_settings
+from mmrl.policies.acting.saved_policy import check_same_kind, read_settings, saved_options
 from mmrl.policies.policy import ON_CLASS, Policy, lacking
 from mmrl.registry import plugins
 from mmrl.registry.importing import FILLED, check_options
@@ -61,6 +62,20 @@ def policy_class(spec: PolicySpec) -> Any:
         return Policy
     _refuse_incomplete(spec, lacking(kind, ON_CLASS))
     return kind
+
+
+def token_kind(config: PolicyConfig, spec: PolicySpec) -> TokenKind:
+    """What a token of a configuration's policy is; loads nothing. If the target is a function: actions, if the policy acts."""
+    kind = policy_class(spec)
+    if kind is Policy:
+        return TokenKind.ACTION if spec.acts else TokenKind.WORD
+    options = {**spec.options, **saved_options(Path(config.model)), **config.options}
+    found: TokenKind = kind.token_kind(config.model_copy(update={"options": options}))
+    if found.acts != spec.acts:
+        raise PluginError(
+            f"policy {spec.id!r}: its spec has acts={spec.acts}, and its token_kind() says {found.name}: make both say the same"
+        )
+    return found
 
 
 def _refuse_incomplete(spec: PolicySpec, names: Sequence[str]) -> None:

@@ -25,6 +25,8 @@ from mmrl.config.sections import PARTS, LoraConfig
 from mmrl.policies.nf4 import NF4Linear, dequantise, nf4_layers, quantise
 from mmrl.policies.shard import model_state_dict
 
+TOKENIZERS = ("vqmodel", "vision_tokenizer", "audio_tokenizer")
+"""Modules that make ids of pictures or sounds, as of Emu3 and Apertus 1.5: no gradient flows through ids."""
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
 
@@ -75,10 +77,17 @@ def quantised_layers(model: Any, match: Iterable[str]) -> list[str]:
 
 
 def refuse_parts_without_layers(model: Any, match: Iterable[str]) -> None:
-    """Raise UserError for a part whose weights are in no linear layer, such as the projector of Gemma 3."""
+    """Raise UserError for a part whose weights are in no linear layer, such as the projector of Gemma 3; and for a part or a
+    pattern whose layers only make ids of what the model sees or hears: their adapters would train nothing."""
     for part in match:
+        found = target_modules(model, [part])
+        if found and all(any(step in TOKENIZERS for step in name.split(".")) for name in found):
+            raise UserError(
+                f'policy.lora.target_modules: "{part}" matches only layers that make ids of pictures or sounds in a '
+                f"{type(model).__name__}, such as {found[0]}: no gradient flows through ids, so leave it out"
+            )
         weights = {name: p.numel() for name, p in model.named_parameters() if part in PARTS and matches(part, name)}
-        if weights and not target_modules(model, [part]):
+        if weights and not found:
             there = [p for p in PARTS if target_modules(model, [p])]
             raise UserError(
                 f'policy.lora.target_modules: "{part}" has no linear layer in a {type(model).__name__}, only weights '

@@ -12,6 +12,7 @@ import torch
 
 from mmrl.api.coordinates import ImageProcessing
 from mmrl.api.errors import UserError
+from mmrl.api.tokens import TokenKind
 from mmrl.api.types import Rollout
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.batches import ForwardOutputs
@@ -80,6 +81,11 @@ class Policy:
     def check_teacher(cls, config: PolicyConfig, teacher: str) -> None:
         """Raise UserError for a teacher's model from which a policy of this configuration can't learn in a `distill` stage."""
 
+    @classmethod
+    def token_kind(cls, config: PolicyConfig) -> TokenKind:
+        """What a token of a policy of this configuration is. Algorithms, `ratio` and `credit` that need others are refused."""
+        return TokenKind.WORD
+
     @staticmethod
     def skeleton(config: PolicyConfig) -> Any:
         """The model without weights (on torch's meta device), whose names `stages.parts` and `policy.lora.target_modules` are
@@ -147,7 +153,7 @@ class Policy:
 ABSTRACT = ("collector", "packer", "device", "model", "outputs", "save")
 """Members without a default."""
 MEMBERS = tuple(dict.fromkeys((*ABSTRACT, *(name for name in vars(Policy) if not name.startswith("_")))))
-ON_CLASS = ("trained_whole", "check", "check_teacher", "skeleton")
+ON_CLASS = ("trained_whole", "check", "check_teacher", "token_kind", "skeleton")
 """Members that are called on the class, before a policy is made."""
 
 

@@ -66,6 +66,7 @@ class Squashed(ActingPolicy):
 
     options_class = SquashedOptions
     trained_whole = True
+    reads_text = False
     remembers: ClassVar[bool] = True
     """An off-policy stage can learn it from what a memory keeps."""
     choice_settings = frozenset({"dims", "state", "base", "residual", "noise"})
@@ -190,14 +191,19 @@ class Squashed(ActingPolicy):
         )
 
     def transitions(self, track: TrajectoryData) -> tuple[torch.Tensor, torch.Tensor]:
-        """(features [T + 1, F], actions [T, A] in [-1, 1]) of an episode that it played. Only the last state takes a pass."""
+        """(features [T + 1, F], actions [T, A] in [-1, 1]) of an episode that it played. Only the last state takes a pass. Where
+        another acted, the actions are theirs."""
         features, chosen = track.choices[:, 0].split([self.width, self.dims], -1)
         last = Observation(
             images={camera: rows[-1:] for camera, rows in track.images.items()},
             state=None if track.state is None else track.state[-1:],
             instructions=[track.instruction],
         )
-        return torch.cat([features, self.remembered(last)]), self.actor.action(features, chosen).detach()
+        actions = self.actor.action(features, chosen).detach()
+        if track.corrected_T is not None and track.actions_TKA is not None:
+            carried_out = track.actions_TKA[:, 0].to(actions).clamp(-1, 1)
+            actions = torch.where(track.corrected_T.to(actions.device)[:, None], carried_out, actions)
+        return torch.cat([features, self.remembered(last)]), actions
 
 
 def _check_model(model: str) -> bool:

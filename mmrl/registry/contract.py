@@ -34,7 +34,7 @@ from mmrl.api.specs import (
     TrackerSpec,
     VerifierSpec,
 )
-from mmrl.registry.distributions import DISTRIBUTION
+from mmrl.registry.distributions import DISTRIBUTION, metadata_of
 
 KINDS: dict[str, type[Spec]] = {
     "tasks": TaskSpec,
@@ -103,7 +103,8 @@ def check_name(name: str) -> None:
 
 def check_core_version(dist: Distribution) -> None:
     """Raise UserError unless the running core satisfies the distribution's requirements."""
-    core_requirements = [r for r in dist.requires or () if re.match(r"(mmrl|multimodal[-_.]+rl)(?![\w.-])", r, re.IGNORECASE)]
+    wanted = metadata_of(dist).get_all("Requires-Dist") or ()
+    core_requirements = [r for r in wanted if re.match(r"(mmrl|multimodal[-_.]+rl)(?![\w.-])", r, re.IGNORECASE)]
     if not core_requirements:
         return
     from packaging.requirements import Requirement

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator
 from importlib import metadata
@@ -18,6 +19,12 @@ MODULE, SCRIPT = "mmrl/__init__.py", "mmrl"
 def canonical(name: str) -> str:
     """A distribution's normalised name: lower case, with dashes."""
     return re.sub(r"[-_.]+", "-", name).lower()
+
+
+@functools.lru_cache(1024)
+def metadata_of(dist: metadata.Distribution) -> metadata.PackageMetadata:
+    """A distribution's metadata. It would read and parse them again each time that it is asked for its name or version."""
+    return dist.metadata
 
 
 def distribution_of(plugin: str) -> str:

@@ -25,10 +25,10 @@ from mmrl.api.interfaces import Simulator, Task
 from mmrl.api.sampling import SamplingRule
 from mmrl.api.simulators.gui import Screens
 from mmrl.api.simulators.types import Simulation, split_parts
-from mmrl.api.specs import Spec, TaskSpec, VerifierSpec
+from mmrl.api.specs import SimulatorSpec, Spec, TaskSpec, VerifierSpec
 from mmrl.registry import builtin, contract
 from mmrl.registry.contract import CORE, KINDS, SINGULAR
-from mmrl.registry.distributions import DISTRIBUTION, GROUP, canonical, distribution_of
+from mmrl.registry.distributions import DISTRIBUTION, GROUP, canonical, distribution_of, metadata_of
 from mmrl.registry.importing import FILLED, build_errors, check_options, explain_import, import_file, load_target
 from mmrl.registry.plugin_info import PluginInfo
 from mmrl.registry.simulator_methods import missing_methods
@@ -181,6 +181,16 @@ class Registry:
         rewards a part that the simulator doesn't have."""
         if not simulation.simulator:
             raise UserError("the task has no simulator, only demonstrations: train it with an sft stage")
+        spec, kind, options = self.check_simulator(simulation)
+        with build_errors(f"simulator {spec.id!r}", kind, options):
+            simulator = kind(num_envs=num_envs, device=device, **options)
+        if lacks := missing_methods(spec, simulator):
+            raise PluginError(f"simulator {spec.id!r}: {lacks}")
+        return simulator  # type: ignore[no-any-return]
+
+    def check_simulator(self, simulation: Simulation) -> tuple[SimulatorSpec, Any, dict[str, Any]]:
+        """(spec, target, options) of a task's simulator. Raises UserError as `make_simulator`, as far as is known without making
+        one."""
         spec = self.get("simulators", simulation.simulator)
         if spec.screens:
             raise UserError(f"simulator {spec.id!r} has screens, for policies that write text: name one that policies can act in")
@@ -190,11 +200,8 @@ class Registry:
         for part in (part for stage in simulation.stages for part in split_parts(stage)):
             if part not in known:
                 raise UserError(f"simulator {spec.id!r} has no part {part!r} for the task's stages: it has {', '.join(known)}")
-        with build_errors(f"simulator {spec.id!r}", kind, options):
-            simulator = kind(num_envs=num_envs, device=device, **options)
-        if lacks := missing_methods(spec, simulator):
-            raise PluginError(f"simulator {spec.id!r}: {lacks}")
-        return simulator  # type: ignore[no-any-return]
+        check_types(f"simulator {spec.id!r}: ", kind, options)
+        return spec, kind, options
 
     def make_screens(self, id: str, options: Mapping[str, Any] | None = None) -> Screens:
         """The screens of a simulator, built with its spec's options and then these."""
@@ -273,7 +280,8 @@ class Registry:
                 self._off.add(ep.name)
             elif (ep.name, ep.value) not in seen:  # a renamed distribution may be installed under both names
                 seen.add((ep.name, ep.value))
-                dist, version = (ep.dist.name, ep.dist.version) if ep.dist else (None, None)
+                known = metadata_of(ep.dist) if ep.dist else {"Name": None, "Version": None}
+                dist, version = known["Name"], known["Version"]
                 self._add(PluginInfo(name=ep.name, dist=dist, version=version, target=ep.value), ep.load, ep)
 
     def _load_file(self, path: Path, block: set[str]) -> None:
@@ -384,7 +392,7 @@ def _installed() -> list[EntryPoint]:
     conventional name comes first."""
 
     def order(ep: EntryPoint) -> tuple[str, bool, str]:
-        dist = (ep.dist and ep.dist.name) or ""
+        dist = metadata_of(ep.dist)["Name"] if ep.dist else ""
         return ep.name, canonical(dist) != canonical(distribution_of(ep.name)), dist
 
     return sorted(entry_points(group=GROUP), key=order)

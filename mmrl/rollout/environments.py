@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from mmrl.api.errors import EnvironmentFailed, PluginError, is_finite, plugin_errors
 from mmrl.api.interfaces import Environment, Task
+from mmrl.api.media.content import State
 from mmrl.api.types import Prompt, Reply
 from mmrl.data.prompts import check_messages
 
@@ -37,6 +38,19 @@ def step_environment(environment: Environment, completion: str, task: str) -> Re
     if not reply.terminated and not reply.messages:
         raise PluginError(f"{what} neither ends the episode nor gives messages: give messages, or terminated=True")
     return reply
+
+
+def named_state(environment: Environment, task: str) -> State | None:
+    """The state in which the next turn begins, by an environment that has `state_name`; None if it names none. Raises
+    EnvironmentFailed or PluginError."""
+    if not hasattr(environment, "state_name"):
+        return None
+    what = f"task {task!r}: its environment's state_name()"
+    with plugin_errors(what):
+        name: str | None = environment.state_name()
+    if name is not None and not isinstance(name, str):
+        raise PluginError(f"{what} must give a text or None, not {name!r:.60}")
+    return None if name is None else (name, "")
 
 
 def gold_turn(environment: Environment, task: str) -> str | None:

@@ -15,11 +15,20 @@ from typing import Any, Protocol
 from mmrl.api.episodes import Conversation
 from mmrl.api.errors import EnvironmentFailed, UserError
 from mmrl.api.interfaces import Environment, Task
+from mmrl.api.media.content import State
 from mmrl.api.seeds import derive
 from mmrl.api.types import Message, Prompt, Reply, Status, Turn
 from mmrl.compute.ranks import Reduction
 from mmrl.policies.critic import Critic
-from mmrl.rollout.environments import close_environment, gold_turn, has_environment, make_environment, step_environment
+from mmrl.policies.vlm.routes import Routes
+from mmrl.rollout.environments import (
+    close_environment,
+    gold_turn,
+    has_environment,
+    make_environment,
+    named_state,
+    step_environment,
+)
 from mmrl.rollout.generate.sampling import Completion, Generator, Interruptible, SamplingParams
 
 WARNINGS = 5
@@ -58,20 +67,28 @@ class OngoingConversation:
         resources. number: fixes the random draws of later turns."""
         self.rollout, self.environment, self.close, self.number = rollout, environment, close, number
         self.turns, self.inputs, self.status = [*rollout.turns], rollout.inputs, rollout.status
+        self.routes: Routes | None = rollout.routes
         self.media_rows = [media_rows(self.inputs)]
         self.outcome: Mapping[str, float] = {}
         self.lost: EnvironmentFailed | None = None
         self.observed: tuple[int, ...] = ()
         self.messages: tuple[Message, ...] = ()
+        self.state: State | None = None
+        """That in which the next turn begins, if the environment names it."""
 
     def step_environment(self, last: bool) -> Reply | EnvironmentFailed:
         """The environment's reply to the last turn, or its failure. last: no turn follows, whatever the reply is."""
+        task = self.rollout.prompt.task
         try:
-            reply = step_environment(self.environment, self.turns[-1].text, self.rollout.prompt.task)
+            if len(self.turns) == 1:
+                self.turns[0] = replace(self.turns[0], state=named_state(self.environment, task))
+            reply = step_environment(self.environment, self.turns[-1].text, task)
+            goes_on = not (reply.terminated or last)
+            self.state = named_state(self.environment, task) if goes_on else None
         except EnvironmentFailed as lost:
             self.close()
             return lost
-        if reply.terminated or last:
+        if not goes_on:
             self.close()
         return reply
 
@@ -100,8 +117,10 @@ class OngoingConversation:
 
     def add_turn(self, sample: Completion, text: str, version: int) -> None:
         """Add the policy's next turn."""
-        self.turns.append(make_turn(self.observed, sample, text, version, self.messages))
+        self.turns.append(replace(make_turn(self.observed, sample, text, version, self.messages), state=self.state))
         self.status = status_of(sample)
+        if self.routes and sample.routes:
+            self.routes = self.routes.then(sample.routes)
         if sample.lost:
             self.close()
             self.lost = EnvironmentFailed(sample.lost)
@@ -115,7 +134,7 @@ class OngoingConversation:
 
     def ended(self) -> Conversation:
         final_inputs = self.inputs if len(self.turns) > 1 else None
-        inputs: dict[str, Any] = {"final_inputs": final_inputs, "media_rows": tuple(self.media_rows)}
+        inputs: dict[str, Any] = {"final_inputs": final_inputs, "media_rows": tuple(self.media_rows), "routes": self.routes}
         return replace(self.rollout, turns=tuple(self.turns), status=self.status, outcome=self.outcome, **inputs)
 
 
@@ -372,4 +391,5 @@ class ConversationCollector:
 
     def _rollout(self, prompt: Prompt, inputs: Any, sample: Completion, group: int, version: int) -> Conversation:
         turn = make_turn(tuple(inputs.ids.tolist()), sample, self.policy.decode(sample.token_ids), version)
-        return Conversation(prompt=prompt, group=group, turns=(turn,), status=status_of(sample), inputs=inputs)
+        told: dict[str, Any] = {"inputs": inputs, "routes": sample.routes}
+        return Conversation(prompt=prompt, group=group, turns=(turn,), status=status_of(sample), **told)

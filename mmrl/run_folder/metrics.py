@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mmrl.run_folder.chart import Chart
-from mmrl.run_folder.optimisation_charts import CRITIC, OPTIMISATION
+from mmrl.run_folder.optimisation_charts import CRITIC, EXPERTS, OPTIMISATION
 
 if TYPE_CHECKING:  # torch would make a report slow to start
     from mmrl.compute.ranks import Reduction
@@ -105,6 +105,20 @@ SECTIONS: tuple[tuple[str, tuple[Chart, ...]], ...] = (
                 hint="Mean number per episode: the answer was no action, or an action that is impossible in the state.",
             ),
             Chart(
+                title="Episodes in which another took over",
+                keys=("episode/intervened", "episode/intervened_share"),
+                unit="%",
+                zero=True,
+                hint="Their share, and that of the steps of an episode. It should fall as the policy gets better.",
+            ),
+            Chart(
+                title="Success without help",
+                keys=("episode/success_alone",),
+                unit="%",
+                zero=True,
+                hint="Of the episodes in which nobody took over.",
+            ),
+            Chart(
                 title="Episodes lost",
                 keys=("environment/lost",),
                 zero=True,
@@ -122,6 +136,13 @@ SECTIONS: tuple[tuple[str, tuple[Chart, ...]], ...] = (
                 zero=True,
                 hint="Mean number per episode. Fewer turns for the same reward are better.",
             ),
+            Chart(
+                title="Turns whose state was met again",
+                keys=("turns/met_again_share",),
+                unit="%",
+                zero=True,
+                hint="By another turn of the group. At 0% gigpo is GRPO: let the environment name its states.",
+            ),
         ),
     ),
     ("Optimisation", OPTIMISATION),
@@ -130,6 +151,7 @@ SECTIONS: tuple[tuple[str, tuple[Chart, ...]], ...] = (
         "Off-policy learning",
         (
             Chart(title="Remembered transitions", keys=("off_policy/transitions",), zero=True, hint="At most stages.capacity."),
+            Chart(title="Offline transitions", keys=("off_policy/offline",), zero=True, hint="With those of who took over."),
             Chart(title="Updates of the critics", keys=("off_policy/updates",), zero=True, hint="In a step of the stage."),
             Chart(title="Temperature", keys=("off_policy/temperature",), zero=True, hint="Weight of the entropy."),
             Chart(
@@ -252,6 +274,25 @@ SECTIONS: tuple[tuple[str, tuple[Chart, ...]], ...] = (
         ),
     ),
     (
+        "Images seen, masked and noisy",
+        (
+            Chart(
+                title="Divergence from what it says of masked images",
+                keys=("perception/kl",),
+                zero=True,
+                spiky=True,
+                hint="In nats a token. It should rise slowly; a jump to values near 10 is a collapse: lower perception.coef.",
+            ),
+            Chart(
+                title="Reward by image",
+                keys=("noisy/clean_reward", "noisy/reward"),
+                hint="Of completions of clean and of noisy images.",
+            ),
+            Chart(title="Level of noise", keys=("noisy/level",), zero=True, hint="Steps of diffusion, of 1,000."),
+        ),
+    ),
+    ("Experts", EXPERTS),
+    (
         "Health and speed",
         (
             Chart(
@@ -314,11 +355,11 @@ SECTIONS: tuple[tuple[str, tuple[Chart, ...]], ...] = (
                 hint="Mean ratio of the tokens' probabilities under learner and sampler. Near 1 they are the same policy.",
             ),
             Chart(
-                title="Capped importance weights",
-                keys=("importance/capped_share",),
+                title="Capped importance weights, masked tokens",
+                keys=("importance/capped_share", "importance/drifted_share"),
                 unit="%",
                 zero=True,
-                hint="Share of tokens that are much likelier under the learner. If it is high, the sampler is too far behind.",
+                hint="Share of tokens far likelier under the learner, or left out by off_policy_mask: the sampler is behind.",
             ),
             Chart(
                 title="Simulator steps per second",

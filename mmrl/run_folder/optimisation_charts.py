@@ -138,3 +138,36 @@ CRITIC = (
         hint="Of the critic's own weights, before clipping.",
     ),
 )
+EXPERTS = (
+    Chart(
+        title="Routes that differ",
+        keys=("experts/mismatch", "experts/changed"),
+        unit="%",
+        zero=True,
+        hint="Share of experts that the learner would choose otherwise: than the sampler; than before the step's first update.",
+    ),
+    Chart(
+        title="Busiest expert",
+        keys=("experts/busiest",),
+        hint="Its tokens, as a multiple of an equal share, the mean over layers. If it rises, set experts.aux_loss_coef.",
+    ),
+    Chart(
+        title="Experts without a token",
+        keys=("experts/unused_share",),
+        unit="%",
+        zero=True,
+        hint="Of the step's trained tokens. Few tokens leave some out; many that stay out learn nothing.",
+    ),
+    Chart(
+        title="Entropy of routers",
+        keys=("experts/router_entropy",),
+        zero=True,
+        hint="In nats per token and layer. Near 0 a router always chooses the same experts.",
+    ),
+    Chart(
+        title="Losses of routers",
+        keys=("experts/aux_loss", "experts/z_loss"),
+        zero=True,
+        hint="Without their weights. The load-balancing loss of an even load is the number of experts of a token.",
+    ),
+)

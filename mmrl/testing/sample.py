@@ -11,14 +11,12 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from mmrl.api.errors import PluginError, UserError
 from mmrl.api.interfaces import Task
-from mmrl.api.media.clips import Clip, as_clip
-from mmrl.api.media.sounds import SoundClip, as_sound
+from mmrl.api.media.content import canonical_form, form_of_part
 from mmrl.api.types import Prompt
 
 
@@ -73,48 +71,8 @@ def prompt_hash(prompt: Prompt) -> str:
     for message in prompt.messages:
         content = message["content"]
         for part in [{"type": "text", "text": content}] if isinstance(content, str) else content:
-            seen = {"image": _image, "video": _video, "audio": _sound}.get(part["type"])
-            parts.append((message["role"], part["type"], seen(part[part["type"]]) if seen else canonical_form(part)))
+            parts.append((message["role"], part["type"], form_of_part(part)))
     return _hash(parts)
-
-
-def canonical_form(value: Any) -> Any:
-    """The value as nested tuples of plain values, which are equal if the contents are equal."""
-    if value is None or isinstance(value, bool | int | str | bytes):
-        return value
-    if isinstance(value, float):
-        return repr(value)
-    if isinstance(value, Mapping):
-        return ("map", tuple(sorted(((repr(k), canonical_form(v)) for k, v in value.items()), key=lambda item: item[0])))
-    if isinstance(value, list | tuple):
-        return tuple(canonical_form(v) for v in value)
-    if isinstance(value, set | frozenset):
-        return ("set", tuple(sorted(repr(canonical_form(v)) for v in value)))
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return tuple((f.name, canonical_form(getattr(value, f.name))) for f in dataclasses.fields(value))
-    if hasattr(value, "tobytes"):  # a PIL image, a numpy array or scalar
-        return (type(value).__name__, str(getattr(value, "size", "")), hashlib.sha256(value.tobytes()).hexdigest())
-    return hashlib.sha256(pickle.dumps(value)).hexdigest()
-
-
-def _image(image: Any) -> Any:
-    return hashlib.sha256(Path(image).read_bytes()).hexdigest() if isinstance(image, str | Path) else canonical_form(image)
-
-
-def _video(video: Any) -> Any:
-    """A clip by the content of its file, whatever its path."""
-    video = as_clip(video)
-    if not isinstance(video, Clip):
-        return canonical_form(video)
-    return (hashlib.sha256(Path(video.path).read_bytes()).hexdigest(), canonical_form(dataclasses.replace(video, path="")))
-
-
-def _sound(sound: Any) -> Any:
-    """A clip by the content of its file, whatever its path."""
-    sound = as_sound(sound)
-    if not isinstance(sound, SoundClip):
-        return canonical_form(sound)
-    return (hashlib.sha256(Path(sound.path).read_bytes()).hexdigest(), canonical_form(dataclasses.replace(sound, path="")))
 
 
 def _hash(value: Any) -> str:

@@ -34,8 +34,8 @@ class TaskSubject:
     """Messages of the rows that can't be used; the checks go on without them."""
     seconds: float = 0.0
     """Average time to make a row."""
-    compared: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
-    """Split -> (id, hash of the messages) of the rows that are compared with other splits, filled by `seen`."""
+    compared: dict[str, list[tuple[str, str, int]]] = field(default_factory=dict)
+    """Split -> (id, hash of the messages, seed) of the rows that are compared with other splits, filled by `seen`."""
 
     @property
     def many(self) -> int:
@@ -47,11 +47,14 @@ class TaskSubject:
         """n rows of a split, without broken ones."""
         return sample_rows(task or self.make(), split, self.n, broken=[])
 
-    def seen(self) -> dict[str, list[tuple[str, str]]]:
-        """Split -> (id, hash of the messages) of `many` rows."""
+    def seen(self) -> dict[str, list[tuple[str, str, int]]]:
+        """Split -> (id, hash of the messages, seed) of `many` rows. The seed is 0 unless the task has environments, which begin
+        by it."""
         for split in self.rows if not self.compared else ():
-            rows = sample_rows(self.make(), split, self.many, broken=[]) if self.many > self.n else self.rows[split]
-            self.compared[split] = [(row.id, prompt_hash(row)) for row in rows]
+            task = self.make()
+            rows = sample_rows(task, split, self.many, broken=[]) if self.many > self.n else self.rows[split]
+            begins = type(task).environment is not Task.environment
+            self.compared[split] = [(row.id, prompt_hash(row), row.seed if begins else 0) for row in rows]
         return self.compared
 
     def few(self) -> str | None:

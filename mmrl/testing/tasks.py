@@ -84,7 +84,7 @@ def ids_are_unique(subject: TaskSubject) -> str | None:
     """Every row has an id, and no two rows of a split have the same."""
     for split, rows in subject.seen().items():
         seen: set[str] = set()
-        for id, _ in rows:
+        for id, *_ in rows:
             if not isinstance(id, str) or not id:
                 raise CheckFailed(f"a row of {split!r} has the id {id!r}: give each row an id that is the same on every machine")
             if id in seen:
@@ -96,11 +96,12 @@ def ids_are_unique(subject: TaskSubject) -> str | None:
 
 
 def splits_do_not_overlap(subject: TaskSubject) -> str | None:
-    """No row of one split is in another, by its id or by its messages."""
+    """No row of one split is in another, by its id or by its messages; where environments begin by a row's seed, rows with other
+    seeds may begin with the same messages."""
     seen: dict[str, tuple[str, str]] = {}
     for split, rows in subject.seen().items():
-        for id, picture_and_text in rows:
-            for key, what in ((f"id {id}", "the id"), (picture_and_text, "image and text")):
+        for id, picture_and_text, seed in rows:
+            for key, what in ((f"id {id}", "the id"), (f"{picture_and_text} {seed}", "image and text")):
                 other, other_id = seen.setdefault(key, (split, id))
                 if other != split and (id or what != "the id"):
                     raise CheckFailed(

@@ -19,12 +19,13 @@ from typing import Any
 from mmrl.api.coordinates import CoordinateFormat, ImageProcessing
 from mmrl.api.episodes import Conversation
 from mmrl.api.interfaces import Task
+from mmrl.api.media.content import canonical_form
 from mmrl.api.moved import moved_name
 from mmrl.api.specs import VerifierSpec
 from mmrl.api.types import Case, Prompt, Score, Status, Turn
 from mmrl.testing.checks import CheckFailed
 from mmrl.testing.gold import gold_or_none, play_gold
-from mmrl.testing.sample import TimeIsUp, canonical_form, other_random_states, random_states, sample_rows, time_limit
+from mmrl.testing.sample import TimeIsUp, other_random_states, random_states, sample_rows, time_limit
 
 Verify = Callable[[Case], Any]
 

@@ -21,6 +21,8 @@ RECENT = 5
 """Latest steps; their mean is compared, so that one odd step raises no alarm."""
 LONG = 10
 """Latest steps of noisier figures: the share of groups without spread, and the reward parts."""
+RISE = 0.02
+"""Share by which a reward part has to be higher than it was, so that it counts as a rise."""
 ROUNDING = 1e-9
 
 
@@ -198,6 +200,7 @@ class AlarmMonitor:
             *self._length(),
             *self._entropy(),
             *self._clipping(),
+            *self._kl(),
             *self._idle(metrics),
             *self._of_plugins(),
         ]
@@ -265,6 +268,12 @@ class AlarmMonitor:
             "clip_share", share, what, "lower learning_rate, epochs or minibatches, or widen the clip range in settings"
         )
 
+    def _kl(self) -> list[AlarmEvent]:
+        if (kl := self.history.recent("kl")) is None:
+            return []
+        what = f"the policy is {kl:.3g} nats a token from its reference, or without one from its weights before the step"
+        return self._check("kl", kl, what, "read the rollouts in the report; raise kl_coef, lower learning_rate, or stop here")
+
     def _idle(self, metrics: Mapping[str, Any]) -> list[AlarmEvent]:
         if (share := self.history.recent("zero_std_share", LONG)) is None:
             return []
@@ -312,14 +321,14 @@ class AlarmMonitor:
 
     def _hacking(self, task: str, value: float, high: float) -> list[AlarmEvent]:
         """Alarm if a reward part rose since the best figure while the figure fell. A fall doesn't count if either figure lies in
-        the other's confidence interval."""
+        the other's confidence interval, a rise not if it may be noise."""
         best = self.best.get(task)
         if best is None or value >= best.low or high >= best.value:
             return []
         rises = []
         for key, values in self.history.parts(task).items():
             then, now = best.parts.get(key, _mean(self.history.first[key])), _mean(values)
-            if now - then > ROUNDING:
+            if now - then > max(_noise(values), RISE * abs(then), ROUNDING):
                 rises.append((now - then, f"{key.partition('reward/')[2]} rose from {then:.3g} to {now:.3g}"))
         if not rises:
             return []
@@ -361,6 +370,11 @@ def _stopping(step: int, alarms: list[AlarmEvent]) -> list[AlarmEvent]:
 
 def _reaches(value: float, limit: float) -> bool:
     return value >= limit - ROUNDING
+
+
+def _noise(values: Sequence[float]) -> float:
+    """Two standard errors of the difference of two means of as many such values."""
+    return 2 * statistics.stdev(values) * math.sqrt(2 / len(values)) if len(values) > 1 else 0.0
 
 
 def _is_number(value: Any) -> TypeGuard[float]:

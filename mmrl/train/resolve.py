@@ -26,8 +26,11 @@ from mmrl.config.sections import (
 from mmrl.data.prompts import Splits
 from mmrl.data.selection import Subset, selected
 from mmrl.judge.rewards import task_metric, weights_of
+from mmrl.policies.load import token_kind
 from mmrl.registry import plugins
 from mmrl.train.checks.compute import check_compute
+from mmrl.train.checks.experts import check_experts
+from mmrl.train.checks.images import check_changed_images, check_images_shown
 from mmrl.train.checks.of_plugins import check_plugin_stage, plugin_alarms
 from mmrl.train.checks.off_policy import check_off_policy, check_recap
 from mmrl.train.checks.preferences import check_preference, check_rating
@@ -37,6 +40,7 @@ from mmrl.train.checks.run_file import (
     check_prompts,
     check_rewarded,
     check_stage,
+    check_tokens,
     check_trained_on,
     check_verifiers,
 )
@@ -57,6 +61,7 @@ def resolve(config: RunConfig, train: bool = True) -> Setup:
     algorithms = tuple(
         algorithm_of(stage, spec, stage_limit(config, stage)) for stage, spec in zip(config.stages, specs, strict=True)
     )
+    check_experts(config, policy.acts)
     check_compute(config, policy.acts, algorithms)
     if config.judge.isolation == "strict" and not config.compute.judges:  # judges on other machines check for themselves
         sandbox.wrapper()
@@ -65,9 +70,12 @@ def resolve(config: RunConfig, train: bool = True) -> Setup:
     metrics = {entry.label: task_metric(entry, found[entry.label]) for entry in config.tasks}
     verifiers, options = check_verifiers(config.verifiers, weights, metrics, simulators)
     splits, chosen = Splits(tasks, config.seed), {}
+    token = token_kind(config.policy, policy)
     for number, (stage, algorithm) in enumerate(zip(config.stages, algorithms, strict=True)):
+        check_tokens(f"stages.{number}", config.policy.kind, token, stage, algorithm)
         if isinstance(stage, RlStage) and algorithm is not None:
             check_stage(config, number, stage, algorithm, tasks, weights)
+            check_changed_images(config, number, stage, algorithm, policy.acts)
         if isinstance(stage, PreferenceStage):
             check_preference(config, number, stage, tasks)
         if isinstance(stage, OffPolicyStage) and train:
@@ -85,6 +93,8 @@ def resolve(config: RunConfig, train: bool = True) -> Setup:
                 chosen[number, label] = selected(items, stage.select, label, stage.split, config.seed)
                 items = Subset(items, chosen[number, label])
             check_prompts(label, stage, items, simulators.get(label))
+        if isinstance(stage, RlStage) and train:
+            check_images_shown(config, number, stage, splits)
     check_evaluated(config.evaluate, splits, simulators)
     check_trackers(config.record)
     return Setup(

@@ -91,6 +91,7 @@ class Run:
     def sampling(self, task: str, seed: int, temperature: float | None = None) -> SamplingParams:
         """The sampling parameters of a task's completions. task: its label, or `""` for no task in particular."""
         generate, entry = self.config.generate, self.setup.entries.get(task)
+        stage = self.config.stages[self.at.stage]
         return SamplingParams(
             max_tokens=limit_of(self.config, self.at.stage, entry)[0],
             temperature=generate.temperature if temperature is None else temperature,
@@ -98,6 +99,7 @@ class Run:
             top_k=generate.top_k,
             stop=generate.stop,
             seed=seed,
+            routes=isinstance(stage, RlStage) and stage.asks_routes,
         )
 
     def report_failures(self, groups: Sequence[Group]) -> None:

@@ -13,10 +13,26 @@ from mmrl.registry import plugins
 TINY = 64 << 20
 """A smoke run keeps a model with fewer bytes of weights than this."""
 
+MIXTURE = "tiny:qwen3_vl_moe"
+"""The model of a smoke run whose stages say something about experts."""
+
 
 def is_tiny(model: str) -> bool:
     """Whether a smoke run can use this model: a `tiny:` model, or a folder with small weights."""
     return model.startswith("tiny:") or 0 < sum(file.stat().st_size for file in Path(model).glob("*.safetensors")) < TINY
+
+
+OF_VLLM = frozenset({"sampler", "gpu_memory_utilization", "sleep_mode", "sleep_level", "tensor_parallel", "vllm"})
+"""Keys of `[compute]` that are about vLLM."""
+
+
+def without_vllm(config: RunConfig) -> bool:
+    """Whether a smoke run samples with the local sampler in the place of vLLM, which isn't installed."""
+    if config.compute.sampler != "vllm":
+        return False
+    from mmrl.rollout.generate.vllm_engine import is_installed
+
+    return not is_installed()
 
 
 def smoke(config: RunConfig) -> RunConfig:
@@ -25,9 +41,12 @@ def smoke(config: RunConfig) -> RunConfig:
     if config.smoke:
         return config
     data = config.smaller().model_dump(mode="json", exclude_unset=True)  # unset, so that the algorithm's defaults can fill in
+    if without_vllm(config):
+        data["compute"] = {key: value for key, value in data["compute"].items() if key not in OF_VLLM}
     tiny = plugins.registry().get("policies", config.policy.kind).tiny
     if tiny:
-        tiny = tiny_that_hears(config.policy.model) or tiny
+        mixture = MIXTURE if any(getattr(stage, "experts", None) for stage in config.stages) else ""
+        tiny = mixture or tiny_that_hears(config.policy.model) or tiny
     if tiny and not is_tiny(config.policy.model):
         data["policy"] |= {"model": tiny, "dtype": "float32", "trust_remote_code": False}
         for stage in data["stages"]:  # patterns name layers that the tiny model doesn't have

@@ -13,6 +13,7 @@ from mmrl.api.coordinates import CoordinateFormat
 from mmrl.api.episodes import Conversation
 from mmrl.api.errors import EnvironmentFailed, NoGold, PluginError, UserError, is_finite, plugin_errors
 from mmrl.api.interfaces import Task
+from mmrl.api.media.content import canonical_form
 from mmrl.api.media.decoding import recent_frames
 from mmrl.api.media.images import load_image
 from mmrl.api.specs import TaskSpec, VerifierSpec
@@ -24,7 +25,7 @@ from mmrl.judge import Judge, build_cases, local_judge
 from mmrl.registry import plugins
 from mmrl.testing.acting import OutcomeSubject
 from mmrl.testing.gold import TURNS, play_gold
-from mmrl.testing.sample import canonical_form, evenly
+from mmrl.testing.sample import evenly
 from mmrl.train.checks.gold_rewards import describe_gold_loss, is_below_high, slack
 
 SOURCES = ("gold", "empty", "wrong")

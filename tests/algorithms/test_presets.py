@@ -15,6 +15,7 @@ from mmrl.algorithms.signals import Signals
 from mmrl.api.episodes import Conversation
 from mmrl.api.errors import PluginError, UserError
 from mmrl.api.specs import Bounds
+from mmrl.api.tokens import DISCRETE
 from mmrl.api.types import Prompt, Score, Status, Turn
 from mmrl.config.sections import PolicyConfig, RlStage
 from mmrl.policies.batches import Credit
@@ -31,35 +32,52 @@ BUILT_IN = [
         "archer",
         "awr",
         "cispo",
+        "clip-cov",
         "d3s",
         "dapo",
         "dcpo",
         "digirl",
+        "divergence-ppo",
         "dppo",
         "dr-grpo",
+        "dro",
         "filtered-cloning",
+        "fipo",
         "gdpo",
+    ),
+    *(
+        "gigpo",
+        "gmpo",
+        "gpg",
         "grpo",
+        "grpo-passk",
         "gspo",
         "gui-g1",
         "kdrl",
-    ),
-    *(
+        "kl-cov",
         "lite-ppo",
         "nft",
         "nsr",
         "opd",
+        "opo",
         "pacs",
+    ),
+    *(
         "ppo",
         "psr",
+        "real",
         "reinforce++",
         "reinforce++-baseline",
         "remax",
         "rloo",
         "rover",
+        "sapo",
         "stable-reinforce",
+        "trajectory-grpo",
+        "vespo",
+        "vppo",
+        "w-reinforce",
     ),
-    *("trajectory-grpo", "w-reinforce"),
 ]
 
 
@@ -102,7 +120,7 @@ def plugin(site):
 
 
 def test_the_built_in_algorithms_are_these():
-    assert sorted(Registry(entry_points=[]).specs("algorithms")) == BUILT_IN and len(BUILT_IN) == 30
+    assert sorted(Registry(entry_points=[]).specs("algorithms")) == BUILT_IN and len(BUILT_IN) == 44
 
 
 def test_settings_reach_the_function_that_has_them():
@@ -130,6 +148,35 @@ def test_settings_reach_the_function_that_has_them():
     assert objective(load_algorithm("dapo", {})) == pytest.approx(1.28), "the spec's own settings"
 
 
+def test_a_loss_of_another_algorithm_comes_with_its_settings_bounds_and_average():
+    """verl's and ms-swift's estimator and loss are two keys; the names of an advantage's settings stay its own."""
+    both = load_algorithm("opo", {"loss": "gspo", "clip_high": 0.5})
+    assert both.needs == ("rewards_N", "groups_N", "lengths_N") and both.loss.func is load_algorithm("gspo", {}).loss.func
+    assert both.loss.keywords == {"clip_low": 3e-4, "clip_high": 0.5} and both.normalise == "sequence"
+    assert both.tokens == load_algorithm("gspo", {}).tokens and {"clip_low", "clip_high"} <= both.bounds.keys()
+    assert load_algorithm("gspo", {"loss": "rloo"}).constant == 1.0 and not load_algorithm("gspo", {"loss": "rloo"}).loss.keywords
+    clipped = load_algorithm("rloo", {"loss": "grpo", "normalise": "token"})
+    assert clipped.advantage.func is load_algorithm("rloo", {}).advantage.func and clipped.normalise == "token"
+    assert "dual_clip" in clipped.bounds and "scale" not in clipped.advantage.keywords
+    kept = load_algorithm("dr-grpo", {"loss": "sapo"})
+    assert kept.advantage.keywords["scale"] == "none" and kept.loss.keywords["temperature"] == 1.0
+    assert load_algorithm("grpo", {"loss": "grpo"}).loss.keywords == load_algorithm("grpo", {}).loss.keywords
+    assert load_algorithm("grpo", {"entropy_share": 0.2}).tokens == DISCRETE
+
+
+def test_the_tokens_of_highest_entropy_are_chosen_among_those_that_are_trained():
+    entropy = torch.tensor([[0.1, 0.2], [0.3, 0.4], [0.5, 0.6], [0.7, 0.8]])
+    found, asked = load_algorithm("grpo", {"entropy_share": 0.5, "scale": "none"}), []
+    made = signals(measure=lambda names: asked.append(names) or {"entropy": entropy})
+    credit = found.credit(made)
+    credit.advantages[3] = torch.nan  # as a sampling rule leaves rollouts out
+    kept = found.selected(credit, made).advantages
+    assert kept[:3].tolist() == [[0.0, 0.0], [0.0, pytest.approx(-0.75)], [0.25, 0.25]] and kept[3].isnan().all()
+    assert asked == [frozenset({"entropy"})], "one forward pass measures it"
+    plain = load_algorithm("grpo", {})
+    assert plain.selected(credit, made) is credit
+
+
 def test_the_constant_is_the_longest_completion_unless_it_is_set():
     assert load_algorithm("dr-grpo", {}, 77).constant == 77.0
     assert load_algorithm("dr-grpo", {"constant": 5}, 77).constant == 5.0
@@ -144,7 +191,11 @@ def test_the_constant_is_the_longest_completion_unless_it_is_set():
         ("grpo", {"clip_hihg": 0.3}, r"'grpo' has no setting 'clip_hihg'\. Did you mean 'clip_high'\? It accepts: scale"),
         ("grpo", {"normalize": "token"}, r"no setting 'normalize'\. Did you mean 'normalise'\?"),
         ("ppo", {"gama": 0.9}, r"algorithm 'ppo' has no setting 'gama'\. Did you mean 'gamma'\?"),
-        ("rloo", {"clip_high": 0.3}, r"algorithm 'rloo' has no setting 'clip_high'\. It accepts: normalise, constant$"),
+        (
+            "rloo",
+            {"clip_high": 0.3},
+            r"algorithm 'rloo' has no setting 'clip_high'\. It accepts: normalise, constant, loss, entropy_share$",
+        ),
         ("grpo", {"rewards_N": 1.0}, "has no setting 'rewards_N'"),
         ("grpo", {"scale": "groups"}, r"algorithm 'grpo': scale = 'groups' is not one of 'group', 'batch', 'none'"),
         ("grpo", {"normalise": "tokens"}, "normalise = 'tokens' is not one of token, sequence, constant"),
@@ -158,6 +209,18 @@ def test_the_constant_is_the_longest_completion_unless_it_is_set():
         ("ppo", {"lam": float("nan")}, "lam = nan must be a number"),
         ("ppo", {"whiten": 1}, "whiten = 1 must be true or false"),
         ("ppoo", {}, r"'ppoo'.*[Dd]id you mean 'ppo'"),
+        ("opo", {"loss": "gspoo"}, r"^algorithm 'opo': loss = 'gspoo': .*[Dd]id you mean 'gspo'"),
+        ("opo", {"loss": 3}, r"^algorithm 'opo': loss = 3 must be the id of an algorithm$"),
+        (
+            "opo",
+            {"loss": "gspo", "dual_clip": 3.0},
+            r"'opo' has no setting 'dual_clip'\..* It accepts: clip_low, clip_high, per_token",
+        ),
+        *(
+            ("grpo", {"entropy_share": share}, r"^algorithm 'grpo': entropy_share = .* must be a number from 0 to 1$")
+            for share in (-0.1, 1.1, True, "0.2", float("nan"))
+        ),
+        ("pacs", {"entropy_share": 0.2}, r"'pacs': entropy_share = 0\.2: its loss learns from tokens without an advantage too"),
     ],
 )
 def test_what_settings_are_refused(algorithm, settings, message):
@@ -391,6 +454,8 @@ def gradients(algorithm, budget, shared, **keys):
     """Of one update, before the optimiser: (policy's and critic's by name, metrics, number of micro-batches)."""
     if algorithm == "d3s":  # which would compute a few of the rollouts
         keys = {"settings": {"first_rollouts": 1.0, "first_tokens": 1.0}} | keys
+    if algorithm == "grpo-passk":  # whose credit is 0 but for the best of a group
+        keys = {"entropy_coef": 1.0} | keys
     made = with_defaults(stage(algorithm, **({"critic": {"hidden_sizes": [8]}} if algorithm in ("ppo", "digirl") else {}) | keys))
     vlm, found = policy(), load_algorithm(algorithm, made.settings, 6)
     critic = Critic(vlm, made.critic, seed=1) if made.critic else None
@@ -420,7 +485,7 @@ def gradients(algorithm, budget, shared, **keys):
         greedy=lambda: torch.full((8,), 0.4),
         past=lambda r: (2, 8, 0.3, 1.5),
     )
-    credit = found.credit(made_of)
+    credit = found.selected(found.credit(made_of), made_of)
     assert credit.advantages[5].isnan().all() or algorithm == "opd", "a failed score leaves the update"
     batch = packed(credit, learner.needs_every_rollout)
     kept = {}
@@ -475,6 +540,10 @@ def test_no_split_into_micro_batches_changes_the_gradient(algorithm):
             ("ppo", {"critic": {"backbone": "separate", "hidden_sizes": [8], "huber": 0.3}}),
             ("ppo", {"critic": {"detach": True, "clip_range": 0.0}, "settings": {"normalise": "sequence"}}),
             ("gspo", {"importance_sampling": "truncate", "importance_sampling_cap": 1.5}),
+            ("grpo", {"settings": {"entropy_share": 0.4}}),
+            ("clip-cov", {"settings": {"share": 0.3, "low": 0.0, "high": 9.0}}),
+            ("kl-cov", {"settings": {"share": 0.3}}),
+            ("gmpo", {"importance_sampling": "mask", "importance_sampling_level": "sequence", "off_policy_mask": 0.01}),
         ],
         everyday=4,
     ),

@@ -64,7 +64,7 @@ def model(rollouts, seed=0):
     inside = torch.arange(longest)[None] < torch.tensor([r.length for r in rollouts])[:, None]
     made = {
         name: torch.tensor(rng.normal(-1, 0.5, (len(rollouts), longest)), dtype=torch.float32).where(inside, 0.0)
-        for name in ("logprobs", "entropy", "reference", "teacher", "values", "answers")
+        for name in ("logprobs", "entropy", "reference", "teacher", "values", "answers", "masked")
     }
     return made | {"bootstrap": torch.tensor(rng.normal(size=len(rollouts)), dtype=torch.float32)}
 
@@ -331,6 +331,7 @@ MODELS = {"logprobs", "reference"}
         ("kdrl", {}, [{"teacher", "logprobs"}]),
         ("d3s", {}, [{"entropy"}]),
         ("nft", {}, []),
+        ("vppo", {}, [{"masked", "logprobs"}]),
     ],
 )
 def test_only_what_is_asked_for_is_made_and_all_of_it_in_one_pass(algorithm, keys, calls):
@@ -340,7 +341,7 @@ def test_only_what_is_asked_for_is_made_and_all_of_it_in_one_pass(algorithm, key
 
 
 def test_every_signal_says_what_it_is():
-    assert set(MEASURED) < set(SIGNALS) and len(SIGNALS) == 18
+    assert set(MEASURED) < set(SIGNALS) and len(SIGNALS) == 20
     assert all(len(text) > 20 and not text.startswith("_") for text in SIGNALS.values())
     assert all(name.split("_")[-1] in ("N", "NR", "NT", "N4") for name in SIGNALS)
     shapes = {"N": (4,), "NR": (4, 1), "NT": (4, 2), "N4": (4, 4)}

@@ -42,6 +42,27 @@ def test_a_set_is_right_if_all_of_it_is_and_rows_with_empty_cells_are_in_none():
     }
 
 
+def test_where_all_cells_are_empty_it_is_told_which():
+    empty = scored(({"kind": None, "about": {"skills": []}, "figure": 1, "set": ""}, 1.0)) * 2
+    with pytest.warns(UserWarning) as told:
+        assert group_figures(empty, ["kind", "figure"], {"all": ["set"], "each": ["set", "figure"]}) == {
+            "figure_1": 1,
+            "figure_mean": 1,
+        }
+    assert [str(one.message) for one in told] == [
+        "groups: 'kind' is empty in all 2 rows of an evaluation: no figures",
+        "sets: set is empty in all 2 rows of an evaluation: no 'all'",
+        "sets: one of set, figure is empty in all 2 rows of an evaluation: no 'each'",
+    ]
+
+
+def test_a_set_takes_no_other_figures_name():
+    for groups, name in ((["a.kind"], "kind_mean"), (["kind", "a.kind"], "a.kind_x"), ([], "failed"), ([], "f1")):
+        with pytest.raises(UserError, match=rf"^sets: '{name}' .*: choose another name$"):
+            check_groups(groups, {name: ["set"]}, ("f1",))
+    assert check_groups(["kind"], {"kinds": ["set"], "mean": ["set"]}) == ("kind", "set")
+
+
 def test_a_column_that_a_row_does_not_have_is_told():
     assert cells_of({"a.b": 1, "a": {"b": 2}}, ["a.b"]) == {"groups": {"a.b": 1}} and cells_of({"a": 1}, []) == {}
     for column in ("b", "a.c", "a.b.c"):

@@ -15,7 +15,8 @@ from mmrl.api.simulators.types import ActionSpec, Simulation
 from mmrl.api.specs import SimulatorSpec
 from mmrl.api.types import Prompt
 from mmrl.rollout.simulators.demonstrations import as_expert
-from mmrl.rollout.simulators.lane import EpisodeJob, Lane
+from mmrl.rollout.simulators.lane import Lane
+from mmrl.rollout.simulators.recorded import EpisodeJob
 from mmrl.testing.simulators import check_simulator
 
 SPEC = SimulatorSpec(

@@ -43,6 +43,10 @@ BOUNDS = {
     "gspo": {"clip_low": 0.2, "clip_high": 0.2},
     "cispo": {"clip_low": 0.1, "clip_high": 0.1},
     "d3s": {"clip_low": 0.95, "clip_high": 20.0},
+    "clip-cov": {"share": 0.2, "low": 0.0, "high": 9.0},
+    "kl-cov": {"share": 0.3},
+    "divergence-ppo": {"clip_low": 0.01, "clip_high": 0.01},
+    "gmpo": {"clip_low": 0.1, "clip_high": 0.1},
 }
 """Such that the second pass is cut off in some places and not in all."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from pathlib import Path
 
@@ -94,6 +95,8 @@ HEARS = ("gemma4", "gemma4_unified", "gemma3n", "phi4_multimodal", "qwen2_5_omni
 """Families with a tower for sounds, which is no part."""
 UNADAPTED = {"gemma3": "mm_input_projection_weight", "ovis2": "visual_embeddings_table.weight"}
 """Families whose projector has no linear layer -> its largest weight."""
+skeleton = functools.cache(tiny.skeleton)
+"""Which no test changes."""
 
 
 def test_every_family_is_in_the_table():
@@ -102,7 +105,7 @@ def test_every_family_is_in_the_table():
 
 def test_a_model_that_hears_has_a_projector_and_a_language_model():
     """Its encoder is no part."""
-    model = tiny.skeleton("qwen2_audio")
+    model = skeleton("qwen2_audio")
     names = {name: part_of(name) for name, _ in model.named_parameters()}
     assert {name.split(".")[1] for name, part in names.items() if not part} == {"audio_tower"}
     assert {name.split(".")[1] for name, part in names.items() if part == "projector"} == {"multi_modal_projector"}
@@ -115,13 +118,13 @@ def test_what_hears_is_matched_by_the_pattern_of_the_docs(family):
     """The tower stands within `model`, or on its own."""
     page = (ROOT / "docs" / "audio.md").read_text(encoding="utf-8")
     (pattern,) = re.findall(r"write the pattern `(.+?)`", page)
-    found = lora.target_modules(tiny.skeleton(family), [pattern])
+    found = lora.target_modules(skeleton(family), [pattern])
     assert found and all("audio_tower" in name.split(".")[:2] for name in found)
 
 
 @pytest.mark.parametrize("family", EXPECTED)
 def test_parts_are_those_of_the_structure(family):
-    model = tiny.skeleton(family)
+    model = skeleton(family)
     names = {name: part_of(name) for name, _ in model.named_parameters()}
     for part, name in zip(("vision", "projector", "language"), EXPECTED[family], strict=True):
         older = f"model.{name.removeprefix('language_model.')}"  # Qwen-Omni's language model in transformers 5.19
@@ -154,7 +157,7 @@ def test_parts_are_those_of_the_structure(family):
 
 @pytest.mark.parametrize("family", EXPECTED)
 def test_adapters_by_part(family):
-    model = tiny.skeleton(family)
+    model = skeleton(family)
     for part in ("vision", "language", "projector"):
         found = lora.target_modules(model, [part])
         assert bool(found) == ((part != "projector" or family not in UNADAPTED) and (part, family) != ("vision", "gemma3n"))

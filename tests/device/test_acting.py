@@ -20,6 +20,7 @@ POLICIES = {
     "vla": ("token", {**VLA, "options": {"bins": 16, "chunk": 2}}),
     "pi0": ("chunk", {"kind": "pi0", "model": "tiny:pi0:hidden=32,layers=1,chunk=3"}),
     "smolvla": ("action", {"kind": "smolvla", "model": "tiny:smolvla:hidden=32,layers=2,chunk=3"}),
+    "xvla": ("action", {"kind": "xvla", "model": "tiny:xvla:hidden=32,layers=1,chunk=3"}),
     "vla, one token after the other": ("action", {**VLA, "options": {"bins": 16, "decoding": "one-by-one"}}),
     "vla, adapters": ("token", {**VLA, "lora": {"rank": 2}, "options": {"head": "normal"}}),
     "pi05": ("chunk", {"kind": "pi05", "model": "tiny:pi05:hidden=32,layers=1,chunk=3"}),
@@ -32,6 +33,14 @@ POLICIES = {
         },
     ),
     "gr00t": ("chunk", {"kind": "gr00t", "model": "tiny:gr00t:hidden=32,layers=1,chunk=3"}),
+    "act": (
+        "action",
+        {
+            "kind": "act",
+            "model": "tiny:act:width=16,chunk=3,latent=0",  # noise that depends on weights may round to another
+            "options": {"chunk": 2, "state": 8, "dropout": 0.0},
+        },
+    ),
     "diffusion": ("chunk", {"kind": "diffusion", "model": "tiny:diffusion:width=8,horizon=4,times=2"}),
     "openvla": ("token", {"kind": "vla", "model": "tiny:openvla:hidden=32,layers=1", "options": {}}),
 }

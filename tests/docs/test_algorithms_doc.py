@@ -164,8 +164,8 @@ def called(function: Any, spec: AlgorithmSpec) -> str:
 
 
 def value(v: Any) -> str:
-    if v == {}:
-        return "{}"
+    if isinstance(v, dict):
+        return "{" + ", ".join(f"{key} = {value(one)}" for key, one in v.items()) + "}"
     return f'"{v}"' if isinstance(v, str) else str(v).lower() if isinstance(v, bool) else f"{v:g}"
 
 

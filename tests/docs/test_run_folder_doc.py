@@ -81,6 +81,7 @@ group_size = 2
 algorithm = "ppo"
 kl_coef = 0.1
 stop_kl = 1.0
+off_policy_mask = 9.0
 dynamic_sampling = 1
 hints = "guide"
 imitation = {batch_size = 2}
@@ -247,8 +248,17 @@ def test_metrics(run: Path, full: Path, acted: Path, ahead: Path, remembered: Pa
     always, _, asked_for = re.split(r"^### Metrics$", PAGE, flags=re.MULTILINE)[1].partition("\nAn `sft` stage has ")
     assert rl == set(re.findall(r"^\| `([^`]+)` \|", always, re.MULTILINE)), "what every such step has"
     assert rl - {"answers/most_common_share"} < more, "its groups with spread have one answer"
-    several = {"turns/mean", "reward/environment", "environment/lost", "ranks/wait_s", "memory/gpu"}
-    several |= {"off_policy/novelty", "off_policy/action_size", "interrupted/share", "interrupted/versions"}  # see their tests
+    several = {"turns/mean", "turns/met_again_share", "reward/environment", "environment/lost", "ranks/wait_s", "memory/gpu"}
+    several |= {
+        "off_policy/offline",
+        "off_policy/novelty",
+        "off_policy/action_size",
+        "interrupted/share",
+        "interrupted/versions",
+    }  # see their tests
+    several |= {"perception/kl", "noisy/clean_reward", "noisy/reward", "noisy/level"}  # likewise
+    routed = ("changed", "mismatch", "busiest", "unused_share", "router_entropy", "aux_loss", "z_loss")
+    several |= {f"experts/{name}" for name in routed}
     zeros = torch.zeros(1, 2, dtype=torch.float64)
     sums = PairSums(logprobs_P2=zeros, reference_P2=zeros, lengths_P2=zeros + 1)
     pairs = pair_figures(credit("kto", sums, Settings()), sums, rated=False).keys() | {"preference/kl"}

@@ -109,7 +109,7 @@ def test_smoke_takes_a_tiny_one(tmp_path):
         (
             {},
             {**DPPO, "ratio": "action"},
-            r'stages\.0\.ratio = "action": the tokens of a diffusion say a whole chunk, .* or "chunk"',
+            r'stages\.0\.ratio = "action": the tokens of [^\n]* steps that denoise a chunk of actions, .* or "chunk"',
         ),
     ],
 )
@@ -120,5 +120,5 @@ def test_what_does_not_fit_is_told_in_one_line(tmp_path, options, stage, said):
 
 
 def test_a_policy_that_writes_has_no_denoising_steps(tmp_path):
-    with pytest.raises(UserError, match=r"stages\.0: the loss of dppo is for policies that act, and vlm writes: use ppo"):
+    with pytest.raises(UserError, match=r"stages\.0: dppo learns on steps that denoise [^\n]* are words of an answer: use"):
         runs.run(runs.toy_config(tmp_path, stages=[{**DPPO, "prompts_per_step": 2}]))

@@ -13,7 +13,6 @@ import runs
 from mmrl.api.errors import UserError
 from mmrl.config.load import parse_config
 from mmrl.policies.load import make_policy
-from mmrl.train.checks.run_file import check_model
 from mmrl.train.export import export_run
 from mmrl.train.resolve import resolve
 from mmrl.train.smoke import smoke
@@ -134,8 +133,6 @@ def test_smoke_takes_a_tiny_one(tmp_path):
 
 @pytest.mark.parametrize("key", ["ratio", "credit"])
 def test_an_action_has_no_tokens_of_its_own(tmp_path, key):
-    run = resolve(config(tmp_path, REACH, [SFT, {**PPO, "ratio": "token", key: "action"}]))
-    with pytest.raises(
-        UserError, match=rf'^stages\.1\.{key} = "action": the tokens of a pi0_fast say a whole chunk, .* or "chunk"$'
-    ):
-        check_model(run.config, run.policy)
+    message = rf'^stages\.1\.{key} = "action": the tokens of .* are words that say a chunk of actions, and no .* or "chunk"$'
+    with pytest.raises(UserError, match=message):
+        resolve(config(tmp_path, REACH, [SFT, {**PPO, "ratio": "token", key: "action"}]))

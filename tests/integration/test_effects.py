@@ -57,7 +57,7 @@ from mmrl import VerifierSpec, hookimpl, user_message
 def mmrl_tasks():
     return [
         TaskSpec(id=f"extras/{name}", target=f"extras:{name.title()}", verifiers={"toy/letters": 1.0}, metric="toy/letters")
-        for name in ("ranked", "talk", "film")
+        for name in ("ranked", "talk", "echo", "film")
     ]
 
 @hookimpl
@@ -128,6 +128,10 @@ class Talk(Ranked):
         return Reply(messages=[user_message("No.")])
     def close(self):
         pass
+
+class Echo(Talk):
+    def step(self, completion):
+        return Reply(messages=[user_message(f"Whatever you say, it is not {completion}.")])
 
 def letters(case):
     return min(0.9, sum(ord(c) % 17 for c in case.completion) / 400)
@@ -443,7 +447,7 @@ def watch(m, found):
     class Vllm(LocalGenerator):
         """Stands for the real one, which has tests of its own."""
 
-        def __init__(self, policy, settings, batch_size, max_context):
+        def __init__(self, policy, settings, batch_size, max_context, device):
             super().__init__(policy, batch_size)
             found.vllm.append((settings.gpu_memory_utilization, settings.sleep_mode, settings.tensor_parallel))
             found.vllm_more.append((settings.sleep_level, settings.vllm))
@@ -482,9 +486,9 @@ def watch(m, found):
     m.setattr("mmrl.rollout.generate.vllm.VllmGenerator", Vllm)
     m.setattr("mmrl.rollout.generate.vllm_engine.check_installed", lambda: None)
 
-    def laned(simulation, size, device, elsewhere=None, watchdog=None, history=0):
+    def laned(simulation, size, device, elsewhere=None, watchdog=None, *seen):
         found.timeouts.append(watchdog and watchdog.seconds)
-        made = lane(simulation, size, device, elsewhere, watchdog, history)
+        made = lane(simulation, size, device, elsewhere, watchdog, *seen)
         found.lanes.append(size)
         found.resets.append(made.simulator.resets)
         return made
@@ -904,6 +908,10 @@ DIGIRL = {
 }
 BINS = {S + "algorithm": "ppo", S + "critic": {"learning_rate": 1e-2, "bins": 11}}
 KL = {S + "kl_coef": 0.5, S + "steps": 3}
+COLOURED = {S + "prompts_per_step": 8}  # two may both be black already
+SEES = {**COLOURED, S + "perception": {"coef": 0.5}}
+NOISY = {S + "noisy": {}}
+EXPERTS = {"policy": {"model": "tiny:qwen3_vl_moe:hidden=32,layers=1"}, S + "learning_rate": 1e-2}
 HINTS = {"tasks": RANKED, S + "prompts_per_step": 6, S + "success_threshold": 0.3}
 IMITATE = {S + "imitation": {"batch_size": 4, "decay_steps": 4}}
 SASR = {S + "imitation": {"rule": "sasr", "gamma": 1e-6, "batch_size": 4}, S + "steps": 4}
@@ -921,6 +929,7 @@ WATCHED = {
             "length_growth",
             "entropy_fall",
             "clip_share",
+            "kl",
             "zero_std",
             "blind",
             "reward_hacking",
@@ -979,6 +988,23 @@ OF_RL = {
     ),
     "importance_sampling_cap": Effect(
         to=1.02, also={S + "importance_sampling": "truncate"}, patch=rough, seen=learns, why="another cap"
+    ),
+    "importance_sampling_floor": Effect(
+        to=1.0, also={S + "importance_sampling": "truncate"}, patch=rough, seen=learns, why="smaller weights are raised to it"
+    ),
+    "importance_sampling_level": Effect(
+        to="sequence",
+        each=True,
+        also={S + "importance_sampling": "truncate", S + "importance_sampling_cap": 1.02},
+        patch=rough,
+        seen=learns,
+        why="ratios of whole answers",
+    ),
+    "off_policy_mask": Effect(
+        to=1e-4,
+        also={S + "epochs": 3},
+        seen=lambda a, b: learns(a, b) and any(b.metric("importance/drifted_share")),
+        why="worse answers teach nothing once the policy has left them",
     ),
     "kl_coef": Effect(to=0.5, also={S + "steps": 3}, seen=learns, why="a penalty in the loss"),
     "kl_estimator": Effect(to=["k1", "k2"], each=True, also=KL, seen=learns, why="another gradient"),
@@ -1160,6 +1186,12 @@ OF_RL = {
         seen=lambda a, b: not a.metric("turn_critic/remembered")[0] and b.metric("turn_critic/remembered") == [8.0, 16.0],
         why="critics of turns remember them",
     ),
+    "state_similarity": Effect(
+        to=0.01,
+        also={S + "algorithm": "gigpo", "tasks": [{"id": "extras/echo"}], "generate.max_turns": 2},
+        seen=credit,
+        why="replies that differ are one state",
+    ),
     "turn_critic.rule": Effect(
         to="success",
         each=True,
@@ -1291,6 +1323,34 @@ OF_RL = {
         why="they count more",
     ),
     "entropy_control.prompts": Effect(to=1.0, also=STEADY, seen=learns, why="more prompts are answered again"),
+    "entropy_penalty": Effect(to=0.5, seen=learns, why="what was sampled becomes likelier"),
+    "perception": Effect(
+        to={"coef": 0.5},
+        also=COLOURED,
+        seen=lambda a, b: learns(a, b) and b.metric("perception/kl")[0] > 0,
+        why="it learns to say something else",
+    ),
+    "perception.masked": Effect(to=1.0, also=SEES, seen=metric("perception/kl"), why="the whole image is black"),
+    "perception.patch": Effect(to=28, also=SEES, seen=metric("perception/kl"), why="larger squares"),
+    "perception.coef": Effect(to=2.0, also=SEES, seen=learns, why="it counts more"),
+    "perception.gradient": Effect(to="both", each=True, also=SEES, seen=learns, why="what sees less learns too"),
+    "perception.entropy_penalty": Effect(
+        to=0.5,
+        also={**COLOURED, S + "perception": {"coef": 0.5, "gradient": "both"}},
+        seen=learns,
+        why="what it says that sees less becomes likelier",
+    ),
+    "noisy": Effect(
+        to={}, seen=lambda a, b: sizes(b) == [2 * n for n in sizes(a)] and learns(a, b), why="groups have as many answers again"
+    ),
+    "noisy.share": Effect(to=0.5, also=NOISY, seen=lambda a, b: sum(sizes(a)) > sum(sizes(b)), why="fewer of them"),
+    "noisy.level": Effect(to=100, also=NOISY, seen=metric("noisy/level"), why="less noise"),
+    "noisy.schedule": Effect(
+        to=["linear", "constant"], each=True, also=NOISY, seen=metric("noisy/level"), why="it falls otherwise"
+    ),
+    "noisy.steepness": Effect(to=3.0, also=NOISY, seen=metric("noisy/level"), why="it falls earlier"),
+    "noisy.middle": Effect(to=0.1, also=NOISY, seen=metric("noisy/level"), why="it falls earlier"),
+    "noisy.ratio": Effect(to="clean", each=True, also=NOISY, seen=learns, why="the ratio is 1"),
     "condition": Effect(
         to={}, seen=lambda a, b: shown(a, "Advantage: positive") == 0 < shown(b, "Advantage: positive"), why="the prompt tells"
     ),
@@ -1319,7 +1379,47 @@ OF_RL = {
         seen=lambda a, b: shown(a, "Advantage") == len(a.texts) > 2 * shown(b, "Advantage"),
     ),
 }
+OF_EXPERTS = {
+    "experts": Effect(to={"freeze_router": True}, also=EXPERTS, seen=learns, why="the router doesn't learn"),
+    "experts.freeze_router": Effect(
+        to=True, also={**EXPERTS, S + "experts": {"z_loss_coef": 0.1}}, seen=learns, why="the router doesn't learn"
+    ),
+    "experts.aux_loss_coef": Effect(
+        to=0.5, also={**EXPERTS, S + "experts": {"z_loss_coef": 0.1}}, seen=learns, why="experts are to be equally busy"
+    ),
+    "experts.z_loss_coef": Effect(
+        to=0.5, also={**EXPERTS, S + "experts": {"aux_loss_coef": 0.1}}, seen=learns, why="logits of routers are to be small"
+    ),
+}
+"""Of a stage of one of both kinds that learn from answers."""
+REPLAYED = {**EXPERTS, S + "experts": {"z_loss_coef": 0.1}, S + "epochs": 2, S + "learning_rate": 0.1}
+OF_RL |= {
+    **OF_EXPERTS,
+    "experts.router_replay": Effect(
+        to=["R2", "R3"], each=True, also=REPLAYED, seen=learns, why="tokens go through the experts of before"
+    ),
+    "experts.compare_sampler": Effect(
+        to=True,
+        also={**EXPERTS, S + "experts": {"z_loss_coef": 0.1}},
+        seen=lambda a, b: a.metric("experts/mismatch")[0] is None is not b.metric("experts/mismatch")[0],
+        why="the sampler tells its experts",
+    ),
+}
 OF_SFT = {
+    **OF_EXPERTS,
+    "experts.router_replay": Effect(
+        to=["R2", "R3"],
+        each=True,
+        also={**EXPERTS, S + "experts": {"z_loss_coef": 0.1}},
+        seen=refused("is for an rl stage"),
+        why="there is nothing to replay",
+    ),
+    "experts.compare_sampler": Effect(
+        to=True,
+        also={**EXPERTS, S + "experts": {"z_loss_coef": 0.1}},
+        seen=refused("is for an rl stage"),
+        why="nothing is sampled",
+    ),
     "kind": Effect(
         instead={"stages": [BASES["rl"]]}, seen=both(lambda r: r.kinds, ["sft"] * 2, ["rl"] * 2), why="another kind of stage"
     ),
@@ -1472,6 +1572,9 @@ OF_OFF_POLICY = {
     "updates": Effect(
         to=4, seen=lambda a, b: b.metric("off_policy/updates")[0] == 2 * a.metric("off_policy/updates")[0], why="twice as many"
     ),
+    "interventions": Effect(
+        to=1.0, seen=lambda a, b: a.metric("off_policy/offline")[-1] is None and learns(a, b), why="experts act"
+    ),
     "starts_after": Effect(
         to=1000, seen=lambda a, b: learns(a, b) and b.metric("off_policy/updates") == [0, 0], why="there are too few steps"
     ),
@@ -1520,7 +1623,9 @@ OF_OFF_POLICY = {
 
 
 def certain(m):
-    """Intervals without a width, so that every fall leaves them."""
+    """Intervals and noise without a width, so that every fall leaves them, and every rise is one."""
+    m.setattr("mmrl.train.alarms._noise", lambda values: 0.0)
+    m.setattr("mmrl.train.alarms.RISE", 0.0)
     m.setattr(mmrl.evaluation.results, "mean_interval", lambda values: (statistics.fmean(values),) * 2)
     m.setattr(mmrl.evaluation.results, "wilson", lambda successes, n: (successes / n, successes / n))
 
@@ -2127,6 +2232,7 @@ ENTRIES = {
     **alarm("length_growth", 0.1, "times as long as in the stage's first steps"),
     **alarm("entropy_fall", 0.0, "the entropy fell by", **{S + "learning_rate": 1e-2}),
     **alarm("clip_share", 0.0, "the loss clips the probability ratio"),
+    **alarm("kl", 0.0, "nats a token from its reference"),
     **alarm("zero_std", 0.9, "taught nothing", tasks=WRONG),
     **alarm(
         "blind",

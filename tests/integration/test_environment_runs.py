@@ -80,6 +80,21 @@ def test_a_resumed_run_has_the_same_episodes(guess):
     assert runs.trajectory(runs.run(guess("cut"), resume=True)) == runs.trajectory(whole)
 
 
+@pytest.mark.slow
+def test_turns_that_begin_alike_are_compared(guess):
+    """The environment says one of two things, so that states are met again."""
+    stage = {**STAGES[1], "algorithm": "gigpo", "steps": 2}
+    folder = runs.run(guess(stages=[{**STAGES[0], "steps": 15}, stage], evaluate={"num_prompts": 0}))
+    metrics = [row["metrics"] for row in runs.rows(folder) if row.get("stage") == "rl" and "metrics" in row]
+    assert len(metrics) == 2 and all(0.5 < m["turns/met_again_share"] <= 1 and m["grad_norm"] for m in metrics)
+    for wrong, told in (
+        ({"credit": "token"}, 'credit = "token" divides turns'),
+        ({"algorithm": "grpo"}, "state_similarity has no"),
+    ):
+        with pytest.raises(UserError, match=told):
+            runs.run(guess(stages=[{**stage, "state_similarity": 0.9, **wrong}]))
+
+
 RIBBON = """
 from PIL import Image
 from mmrl import Prompt, Reply, Task, TaskSpec, VerifierSpec, hookimpl, user_message

@@ -36,7 +36,7 @@ def test_there_is_one_for_each_system_and_a_place_for_each_on_the_page():
     assert names >= {
         *("vlm-r1-rec", "vlm-r1-ovd", "vision-r1", "visurf", "jigsaw-r1", "cls-rl", "no-thinking-rl", "ssl4rl", "rewardmap"),
         *("rrvf", "rlrf", "vlaa-thinking", "r1-reward", "generalpoints", "uav-vl-r1", "maye", "ttrv", "modomodo"),
-        *("synthrl", "spark", "mmedagent-rl", "metis-rise", "co-reward", "drm"),
+        *("papo", "vppo", "noisyrollout", "visual-rft", "synthrl", "spark", "mmedagent-rl", "metis-rise", "co-reward", "drm"),
         *(
             "rl4vla",
             "rlinf-vla-ppo",
@@ -50,6 +50,7 @@ def test_there_is_one_for_each_system_and_a_place_for_each_on_the_page():
             "resfit",
             "recap",
             "rlpd",
+            "hil-serl",
             "pa-rl",
         ),
         *(
@@ -144,6 +145,7 @@ PUBLISHED = {
     # run_qwen_vision_r1.sh, Jigsaw-R1's README, b2n.sh: transformers' linear schedule; 8 devices of a prompt, two accumulated
     "vision-r1": [("linear", 1e-6, 0.5), ("linear", 5e-7, 0.0)],
     "jigsaw-r1": [("linear", 1e-6, 0.5), ("linear", 5e-7, 0.0)],
+    "visual-rft": [{"prompts_per_step": 8 * 2, "schedule": "linear", "steps": 2 * 6000 // 16, "kl_coef": 0.04, "group_size": 8}],
     "cls-rl": [{"prompts_per_step": 16, "schedule": "linear", "steps": 50 * 96 // 16}],
     "no-thinking-rl": [{"prompts_per_step": 16, "schedule": "linear", "steps": 50 * 96 // 16}],
     # openrlhf/cli/train_ppo_ray.py and ppo_actor.py of each: adam_betas, lr_warmup_ratio and min_lr
@@ -162,6 +164,23 @@ PUBLISHED = {
     "deepeyes": [VERL | {"minibatches": 1, "kl_coef": 0.0}],
     "co-reward": [VERL | {"minibatches": 1, "kl_coef": 0.005, "warmup_steps": 115 // 10, "max_grad_norm": 1 / 2}],
     "rrvf": [VERL],
+    # PAPO @fb63bf4: qwen2_5_vl_3b_grpo_papo.sh; VPPO @26d5ae4: train_vppo_7b.sh; NoisyRollout @09347dd: the script of Geometry3K;
+    # with their config.yaml and the defaults of their workers/actor/config.py: clip_ratio_low, _high and _dual, entropy_coeff
+    "papo": [
+        VERL
+        | {"prompts_per_step": 384, "minibatches": 384 // 128, "group_size": 5, "kl_coef": 0.01, "steps": 2 * (38_870 // 384)}
+        | {"settings": TOKEN_MEAN | {"clip_low": 0.2, "clip_high": 0.3, "dual_clip": 3.0}}
+    ],
+    "vppo": [
+        VERL
+        | {"prompts_per_step": 384, "minibatches": 384 // 128, "group_size": 8, "kl_coef": 0.0, "entropy_penalty": 0.06}
+        | {"settings": {"share": 0.4, "least": 0.9, "epsilon": 1e-6, "clip_low": 0.2, "clip_high": 0.28, "dual_clip": 3.0}}
+    ],
+    "noisyrollout": [
+        VERL
+        | {"prompts_per_step": 512, "minibatches": 512 // 128, "group_size": 6, "kl_coef": 0.0, "entropy_coef": 1e-3}
+        | {"steps": 15 * (2101 // 512)}
+    ],
     # EasyR1, before it had a second clip: SynthRL @b4a6aab, whose loss has no entropy; Temporal-R1 @f364f6c, Seg-Zero @42a3345
     # (VisionReasoner) and RewardMap @15428ac: entropy_coeff = 1e-3 of workers/actor/config.py; the last has micro-batches of one
     "synthrl": [VERL | {"minibatches": 512 // 128, "kl_coef": 0.0, "prompts_per_step": 512}],
@@ -179,6 +198,11 @@ PUBLISHED = {
     "llarp": [{"max_grad_norm": 0.2, "settings": {"gamma": 0.99, "lam": 0.95, "whiten": False}}],
     # 1_cansorting_residual_rl.sh with config/rlpd.py; agents/continuous/openvla.py with configs/base_config.py
     "resfit": [{"weight_decay": 0.01, "max_grad_norm": 1.0, "hidden": [1024] * 2, "gamma": 0.995, "n_step": 5, "updates": 4}],
+    # hil-serl @5d02aed: examples/experiments/config.py; utils/launcher.py, make_sac_pixel_agent
+    "hil-serl": [
+        {"learning_rate": 3e-4, "batch_size": 256, "updates": 2, "gamma": 0.97, "critics": 2, "subset": 2, "hidden": [256] * 2}
+        | {"capacity": 200_000, "starts_after": 100, "start_temperature": 1e-2, "backup_entropy": False, "target_rate": 5e-3}
+    ],
     "pa-rl": [{"learning_rate": 2e-5, "weight_decay": 0.0, "conservative": 0.005, "high": 100.0, "low": 0.0, "bins": 128}],
     # CrossEmbodimentPPOLSTM.yaml; kube/job.yaml; libero_spatial_opd_openvlaoft: 512 episodes of 240 / 8 chunks, 4,096 a batch
     "human2sim2robot": [{"learning_rate": 1e-4, "epochs": 4, "minibatches": 4, "settings": {"gamma": 0.998, "lam": 0.95}}],
@@ -228,9 +252,11 @@ def test_the_optimiser_is_that_of_the_published_script(name):
 AVERAGED = {
     # agg_loss or masked_mean of verl, EasyR1 and OpenRLHF over a micro-batch of several answers; MAYE's and Time-R1's own
     **dict.fromkeys(("ssl4rl", "deepeyes", "co-reward", "synthrl", "temporal-r1", "visurf", "videossr", "ttrv"), "token"),
-    **dict.fromkeys(("spark", "pixel-reasoner", "maye", "time-r1"), "token"),
+    **dict.fromkeys(("spark", "pixel-reasoner", "maye", "time-r1", "papo", "vppo", "noisyrollout"), "token"),
     # trainers that are made of TRL's first ones; R1-Reward's loss.py; EasyR1 with one answer in a micro-batch
-    **dict.fromkeys(("vlm-r1-rec", "vision-r1", "jigsaw-r1", "cls-rl", "no-thinking-rl", "seed-bench-r1"), "sequence"),
+    **dict.fromkeys(
+        ("vlm-r1-rec", "vision-r1", "jigsaw-r1", "cls-rl", "no-thinking-rl", "seed-bench-r1", "visual-rft"), "sequence"
+    ),
     **dict.fromkeys(("video-r1", "video-rts", "r1-aqa", "uishift", "r1-reward", "rewardmap"), "sequence"),
     "gui-g1": "constant",
 }

@@ -118,6 +118,40 @@ REFUSED = {
         {"compute": {"learners": 2, "sequence_parallel": 2}, "train": {"compile": True}},
         r"train\.compile doesn't support rows that compute\.sequence_parallel = 2 learners share: leave one of them out",
     ),
+    "experts of a dense model": (
+        stage(experts={"router_replay": "R3"}),
+        r"stages\.0\.experts is for mixtures of experts, and a qwen2_5_vl model has none: leave it out",
+    ),
+    "an unknown replay of routes": (stage(experts={"router_replay": "R4"}), r"router_replay.*'disabled', 'R2' or 'R3'"),
+    "experts of which nothing is asked": (stage(experts={}), r"stages\.0\.experts changes nothing: give router_replay, "),
+    "routes of a sampler that doesn't tell": (
+        {"compute": {"sampler": "vllm"}, **stage(experts={"router_replay": "R3"})},
+        r'stages\.0\.experts\.router_replay = "R3": vLLM tells .* set compute\.sampler = "local", or use "R2"',
+    ),
+    "routes without a sampler": (
+        {"stages": [{"kind": "sft", "steps": 1, "experts": {"router_replay": "R3"}}]},
+        r"stages\.0\.experts\.router_replay is for an rl stage, and this one samples nothing: leave it out",
+    ),
+    "routes that nobody compares": (
+        {"compute": {"sampler": "vllm"}, **stage(experts={"compare_sampler": True})},
+        r"stages\.0\.experts\.compare_sampler: vLLM tells .*",
+    ),
+    "routes of a single pass": (
+        stage(experts={"router_replay": "R2"}),
+        r'stages\.0\.experts\.router_replay = "R2" has nothing to replay, as epochs and minibatches are 1: raise one',
+    ),
+    "routers without adapters": (
+        {"policy": LORA, **stage(experts={"freeze_router": True})},
+        r"stages\.0\.experts\.freeze_router: policy\.lora trains adapters alone, and routers get none: leave it out",
+    ),
+    "routes in compiled layers": (
+        {"train": {"compile": True}, **stage(experts={"aux_loss_coef": 0.1})},
+        r"stages\.0\.experts\.aux_loss_coef looks into layers, which train\.compile turns into fewer kernels: drop one",
+    ),
+    "routes of shared rows": (
+        {"compute": {"learners": 2, "sequence_parallel": 2}, **stage(experts={"z_loss_coef": 0.1})},
+        r"stages\.0\.experts\.z_loss_coef: compute\.sequence_parallel divides the tokens of a row: drop one",
+    ),
     "float16 of a critic of turns": (
         {"policy": {**PLAIN, "dtype": "float16"}, **stage(turn_critic={})},
         r'policy\.dtype = "float16" isn\'t for stages\.0\.turn_critic: use "bfloat16"',
@@ -377,6 +411,35 @@ REFUSED = {
         stage(length={"verifier": "toy/letters"}, labels="majority"),
         r"stages\.0.*length\.verifier is never called with labels = \"majority\": drop one of them",
     ),
+    "masks of nothing": (stage(perception={"coef": 0.1, "masked": 0.0}), r"stages\.0\.perception\.masked.*greater than 0"),
+    "masks of more than all": (stage(perception={"coef": 0.1, "masked": 1.5}), r"stages\.0\.perception\.masked.*equal to 1"),
+    "masks without a weight": (
+        stage(perception={"masked": 0.5}),
+        r"stages\.0\.perception\.coef = 0, and grpo doesn't look at it either: set coef, such as 0\.01, or use vppo",
+    ),
+    "masks of what learns without a weight": (
+        stage(algorithm="vppo", perception={"gradient": "both"}),
+        r'perception\.gradient = "both" has no effect with perception\.coef = 0: set coef',
+    ),
+    "a constant that is punished": (
+        stage(perception={"coef": 0.1, "entropy_penalty": 0.1}),
+        r'perception\.entropy_penalty = 0\.1 has no gradient with perception\.gradient = "seen": drop it, or set',
+    ),
+    "masks for imitation": (stage(perception={"coef": 0.1}, condition={}), r"perception is a part .* condition only imitates"),
+    "entropy up and down": (stage(entropy_coef=0.1, entropy_penalty=0.1), r"entropy_penalty makes the entropy smaller and"),
+    "noise of nothing": (stage(noisy={"level": 0}), r"stages\.0\.noisy\.level.*greater than or equal to 1"),
+    "nothing but noise": (stage(noisy={"level": 1000}), r"stages\.0\.noisy\.level.*less than 1000"),
+    "no noisy answers": (stage(noisy={"share": 0.0}), r"stages\.0\.noisy\.share.*greater than 0"),
+    "noisy answers that vote": (stage(noisy={}, labels="majority"), r'noisy answers would vote too with labels = "majority"'),
+    "noisy answers and hints": (
+        stage(noisy={"ratio": "clean"}, hints="guide"),
+        r'noisy\.ratio = "clean" would count hinted answers as if sampled without a hint: set ratio = "sampled"',
+    ),
+    "noisy answers of few tokens": (
+        {"generate": {"max_tokens": 8, "top_p": 0.9}, **stage(noisy={})},
+        r'stages\.0\.noisy\.ratio = "sampled" divides by the probabilities .* generate\.top_p and top_k change: drop those',
+    ),
+    "noise and critics of turns": (stage(noisy={}, turn_critic={}), r"noisy changes what the policy learns from, and so does"),
     "a condition of nothing": (stage(condition={"positive": " "}), r"stages\.0\.condition.*positive is blank.*give a text"),
     "a bad condition of nothing": (stage(condition={"negative": ""}), r"stages\.0\.condition.*negative is blank.*give a text"),
     "conditions that are the same": (
@@ -396,6 +459,19 @@ REFUSED = {
     "imitation over no steps": (
         stage(imitation={"decay_steps": 0}),
         r"stages\.0\.imitation\.decay_steps.*greater than or equal to 1",
+    ),
+    # weights of another sampler's tokens
+    "the ratio of a whole answer without one": (
+        stage(importance_sampling_level="sequence"),
+        r'stages\.0\.importance_sampling_level = "sequence" has no effect with importance_sampling = "off": set that to',
+    ),
+    "a floor above 1": (stage(importance_sampling_floor=1.5), r"importance_sampling_floor.*less than or equal to 1"),
+    "a mask of no drift": (stage(off_policy_mask=0.0), r"off_policy_mask.*greater than 0"),
+    "a loss of no algorithm": (stage(settings={"loss": "gsp"}), r"algorithm 'grpo': loss = 'gsp': .*[Dd]id you mean 'gspo'"),
+    "a share of all tokens and more": (stage(settings={"entropy_share": 2}), r"entropy_share = 2 must be a number from 0 to 1"),
+    "a bound of another's loss": (
+        stage(settings={"loss": "sapo", "temperature": 0}),
+        r"stages\.0\.settings\.temperature = 0 must be at least 1e-06",
     ),
     # the penalty and its reference
     "a penalty without a reference": (

@@ -82,6 +82,23 @@ def test_the_state_of_a_kl_reference_and_of_several_epochs_survives(tmp_path):
     assert kl[-1] > 1e-6
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("gradient", ["seen", "both"])
+def test_masks_and_noise_are_drawn_again(tmp_path, gradient):
+    """In mini-batches, and afresh in every step."""
+    stage = {"kind": "rl", "steps": 4, "prompts_per_step": 4, "group_size": 2, "learning_rate": 1e-3, "minibatches": 2}
+    stage |= {"perception": {"coef": 0.5, "gradient": gradient}, "noisy": {"share": 0.5}, "entropy_penalty": 0.01}
+    sections = {"stages": [stage], "checkpoint": {"every": 2, "keep": 9}}
+    whole = runs.run(runs.toy_config(tmp_path / "a", **sections))
+    config = runs.toy_config(tmp_path / "b", **sections)
+    with pytest.raises(KeyboardInterrupt):
+        runs.run(config, progress=runs.Silent(3))
+    folder = runs.run(config, resume=True)
+    assert runs.trajectory(folder) == runs.trajectory(whole) and same_end(folder.path, whole.path)
+    metrics = [r["metrics"] for r in runs.rows(whole) if "metrics" in r]
+    assert all(m["perception/kl"] > 0 and m["noisy/level"] < 500 for m in metrics)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_weights_of_16_bits_follow_float32_masters_through_a_resume(tmp_path, dtype, monkeypatch):
     monkeypatch.setattr(loss_scale, "GROWS_AFTER", 1)

@@ -15,6 +15,7 @@ MUST_RUN = {
     **{"classification/answer@cls-rl": 22, "classification/exact@cls-rl": 18, "classification/open-answer@cls-rl": 22},
     **{"vqa/points24@generalpoints": 492, "vqa/reward@maye": 149, "vqa/navigation@v-irl": 244},
     **{"video/answer@video-r1": 42, "video/tiou@time-r1": 23, "video/gqa-iou@videochat-r1": 21, "video/counting@videossr": 46},
+    **{"vqa/format@easyr1": 21, "grounding/iou@visual-rft": 72, "grounding/confidence@visual-rft": 72},
     **{"video/jigsaw@videossr": 100, "audio/accuracy@r1-aqa": 350, "audio/format@r1-aqa": 350, "audio/think-format@r1-aqa": 42},
 }
 """Rows that must be there, so that a lost plugin or table can't pass for agreement."""

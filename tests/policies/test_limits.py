@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
 from transformers import (
@@ -79,6 +81,12 @@ def tokens(model, inputs):
     return int((inputs["input_ids"] == seen).sum())
 
 
+@functools.cache
+def processor_of(family: str):
+    """Which no test changes."""
+    return tiny.build(family, hidden=32)[1]
+
+
 def test_every_family_is_in_one_table():
     others = ("llava_onevision", "llava_next", "granite4_vision", "gemma3n", "gemma4", "gemma4_unified", "step3p7", "openvla")
     assert sorted([*LIMITED, *ONE_SIZE, *others, *HEARING]) == sorted(tiny.FAMILIES)
@@ -104,13 +112,13 @@ def test_a_limit_leaves_fewer_tokens_and_the_model_reads_them(family):
 
 @pytest.mark.parametrize("family", SMALL)
 def test_a_smoke_run_sets_limits_that_can_be_kept(family):
-    assert pixel_limits(tiny.build(family, hidden=32)[1], 3136, SMOKE_PIXELS)
+    assert pixel_limits(processor_of(family), 3136, SMOKE_PIXELS)
 
 
 @pytest.mark.parametrize("family", LIMITED)
 def test_a_limit_below_one_token_or_tile_is_refused(family):
     with pytest.raises(UserError, match=r"^policy\.max_pixels: (a picture|its pictures).*: give at least \d+, or leave it out$"):
-        pixel_limits(tiny.build(family, hidden=32)[1], None, 40)
+        pixel_limits(processor_of(family), None, 40)
 
 
 @pytest.mark.parametrize("family", ["qwen3_5", "glm4v", "lfm2_vl"])
@@ -211,7 +219,7 @@ def test_a_processor_without_any_such_attribute():
 
 @pytest.mark.parametrize("family", [f for f in tiny.FAMILIES if f != "openvla"])
 def test_frames_of_videos(family):
-    _, processor = tiny.build(family, hidden=32)
+    processor = processor_of(family)
     if family in VIDEOS:
         assert video_factor(processor) == VIDEOS[family]
         return

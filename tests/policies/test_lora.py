@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 
 import peft
 import pytest
@@ -10,6 +11,7 @@ from safetensors.torch import load_file
 
 import vlm_cases as cases
 from adapted import ALL, TINY, batch, optimizer_of, policy, scores, train
+from coded_families import emu3
 from mmrl.api.errors import UserError
 from mmrl.config.parts import part_of
 from mmrl.config.sections import LoraConfig, PolicyConfig
@@ -339,6 +341,17 @@ def test_folders_that_hold_other_adapters_or_none(tmp_path):
     (tmp_path / "p" / "adapter_config.json").write_text("{}")
     with pytest.raises(UserError, match=r"adapter_config\.json can't be read"):
         VLM(PolicyConfig(model=str(tmp_path / "p")))
+
+
+@pytest.mark.parametrize("match", ["vision", "*.vqmodel.*"])
+def test_layers_that_make_ids_of_pictures_have_no_adapters(match):
+    """No gradient reaches them, so they would train nothing, and say nothing."""
+    model, _ = emu3()
+    with pytest.raises(
+        UserError, match=rf'^policy\.lora\.target_modules: "{re.escape(match)}" matches only layers that make ids'
+    ):
+        add_adapters(model, LoraConfig(rank=2, target_modules=["language", match]), seed=0)
+    assert not any(is_adapter(name) for name, _ in model.named_parameters())
 
 
 def test_the_file_holds_adapters_and_nothing_else(tmp_path):

@@ -137,8 +137,11 @@ def test_another_kind_of_model(tmp_path, unread, kind):
     [
         ({}, f": its config.json names no model_type: {loading.MODEL_CURE}"),
         ({"type": "smolvla"}, ': it is a SmolVLA, which is a policy of its own: set policy.kind = "smolvla"'),
+        ({"type": "xvla"}, ': it is an X-VLA, which is a policy of its own: set policy.kind = "xvla"'),
+        ({"model_type": "xvla"}, ': it is an X-VLA, which is a policy of its own: set policy.kind = "xvla"'),
         ({"type": "diffusion"}, ': it is a Diffusion Policy, which is a policy of its own: set policy.kind = "diffusion"'),
-        ({"type": "act"}, ": it is a policy of LeRobot ('act'), which can't be loaded here: choose another model"),
+        ({"type": "act"}, ': it is an ACT, which is a policy of its own: set policy.kind = "act"'),
+        ({"type": "vqbet"}, ": it is a policy of LeRobot ('vqbet'), which can't be loaded here: choose another model"),
         ({"_class_name": "UNet2DModel"}, ": it is 'UNet2DModel', part of a diffusion pipeline, which "
          "writes no text: choose another model"),
         (

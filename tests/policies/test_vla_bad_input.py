@@ -16,7 +16,10 @@ from mmrl.registry import plugins
 MODELS = {
     "vla": ("vla", "tiny:qwen2_5_vl:hidden=32,layers=2"),
     "openvla": ("vla", "tiny:openvla:hidden=32,layers=2"),
-    **{kind: (kind, f"tiny:{kind}:hidden=32,layers=2,chunk=5") for kind in ("pi0", "pi05", "pi0_fast", "smolvla", "gr00t")},
+    **{
+        kind: (kind, f"tiny:{kind}:hidden=32,layers=2,chunk=5")
+        for kind in ("pi0", "pi05", "pi0_fast", "smolvla", "xvla", "gr00t")
+    },
 }
 """By name: the kind of the policy, and its model."""
 

@@ -435,3 +435,32 @@ def test_waves_are_as_large_as_the_batch():
     assert [r.group for r in found] == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4] and [r.prompt.id for r in found] == [
         p.id for p in posed for _ in range(2)
     ]
+
+
+class Named(Say):
+    """There are two states, one after the other, whatever is said."""
+
+    def state_name(self):
+        return self.task.name if self.task.name is not None else f"state {self.left % 2}"
+
+
+class NamedTalk(Talk):
+    name = None
+
+    def environment(self, prompt):
+        return Named(self, int(prompt.id[1:]) - 1, self.pictures)
+
+
+def test_each_turn_begins_in_the_state_that_the_environment_names():
+    """An episode that is cut off ends in a state in which nothing was said."""
+    found = collected(cases.policy("qwen2_5_vl"), NamedTalk(pictures=False), prompts=(1, 4), group=1)
+    assert [list(r.states) for r in found] == [[("state 0", "")], [(f"state {n}", "") for n in (1, 0, 1, 0)]]
+    (cut,) = collected(cases.policy("qwen2_5_vl"), NamedTalk(pictures=False), prompts=(4,), group=1, max_turns=2)
+    assert len(cut.turns) == 3 and [name for name, _ in cut.states] == ["state 1", "state 0"]
+
+
+def test_a_name_that_is_no_text_is_refused():
+    task = NamedTalk(pictures=False)
+    task.name = 7
+    with pytest.raises(PluginError, match=r"^task 'talk': its environment's state_name\(\) must give a text or None, not 7$"):
+        collected(cases.policy("qwen2_5_vl"), task, prompts=(2,), group=1)

@@ -52,6 +52,18 @@ STEPS = {
     "no part": (lambda moved: replace(moved, parts={}), r"gave the parts \['near'\], and now gives \[\]"),
     "nan part": (lambda moved: replace(moved, parts={"near": NAN}), "part 'near' is nan, and must be from 0 to 1"),
     "large part": (lambda moved: replace(moved, parts={"near": NAN.nan_to_num(1e30)}), r"part 'near' is 1e\+30"),
+    "a long intervention": (
+        lambda moved: replace(moved, interventions_NA=torch.zeros(N, 3)),
+        "a row of interventions_NA has 3 numbers, and an action has 2",
+    ),
+    "a large intervention": (
+        lambda moved: replace(moved, interventions_NA=torch.full((N, 2), 3.0)),
+        r"a row of interventions_NA is \[3.0, 3.0\]: give numbers from -1 to 1, or NaN in all",
+    ),
+    "half an intervention": (
+        lambda moved: replace(moved, interventions_NA=NAN[:2].repeat(N, 1)),
+        r"a row of interventions_NA is \[0.5, nan\]: give numbers from -1 to 1, or NaN in all",
+    ),
     "nan reward": (lambda moved: replace(moved, reward_N=NAN), "gave a reward that is not finite"),
     "float pictures": (
         seen(lambda o: replace(o, images={k: v / 255 for k, v in o.images.items()})),

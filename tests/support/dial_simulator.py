@@ -16,8 +16,12 @@ class Dial:
 
     action = SPEC.action
 
-    def __init__(self, num_envs: int, device: str = "cpu", size: int = 36, breaks: int = -1, never: bool = False):
-        """breaks: the seed of an environment that breaks in its second step. never: nothing succeeds."""
+    def __init__(
+        self, num_envs: int, device: str = "cpu", size: int = 36, breaks: int = -1, never: bool = False, helps: float = 9.0
+    ):
+        """breaks: the seed of an environment that breaks in its second step. never: nothing succeeds. helps: the expert takes
+        over where the given turn is further from its own, or where the pointer would be thrown away."""
+        self.helps = helps
         self.num_envs, self.device, self.size, self.breaks, self.never = num_envs, device, size, breaks, never
         self.state = {name: torch.zeros(num_envs, device=device) for name in ("pointer", "mark", "steps")}
         self.state["seed"] = torch.zeros(num_envs, dtype=torch.int64, device=device)
@@ -52,6 +56,12 @@ class Dial:
         active_N = active_N.to(self.device)
         if actions_NA[active_N].isnan().any():
             raise UserError("dial: an action is NaN")
+        taken_NA = None
+        if self.helps < 9:
+            expert_NA = self.expert()
+            errs_N = ((actions_NA - expert_NA)[:, 0].abs() > self.helps) | (actions_NA[:, 1] > 0.9)
+            actions_NA = torch.where(errs_N[:, None], expert_NA, actions_NA)
+            taken_NA = torch.where(errs_N[:, None], expert_NA, torch.nan)
         moved = self.state["pointer"] + 0.5 * actions_NA[:, 0].clamp(-1, 1)
         self.state["pointer"] = torch.where(active_N, moved.clamp(-1, 1), self.state["pointer"])
         self.state["steps"] = self.state["steps"] + active_N
@@ -63,6 +73,7 @@ class Dial:
             truncated_N=torch.zeros_like(active_N),
             success_N=(gap < 0.15) & (not self.never),
             lost_N=(self.state["seed"] == self.breaks) & (self.state["steps"] == 2),
+            interventions_NA=taken_NA,
             parts={"near": (1 - gap).clamp(0, 1)},
         )
 

@@ -82,9 +82,20 @@ CASES: dict[str, dict[str, Any]] = {
     "picked": rl(dynamic_sampling=2, oversample=1.5, success_threshold=0.35, min_success_rate=0.2, max_success_rate=0.8),
     "ghpo": rl(["picture", "text"], hints="ghpo", success_threshold=0.45, ground_truth="when-failed"),
     "guide": rl(["picture", "text"], hints="guide", success_threshold=0.45, ground_truth="always"),
+    "masked": rl(["picture", "text"], perception={"coef": 0.5}, entropy_penalty=0.1, minibatches=2),
+    "masked, both": rl(["picture", "text"], perception={"coef": 0.5, "gradient": "both", "entropy_penalty": 0.1}),
+    "noisy": rl(["picture", "text"], noisy={"share": 0.5, "ratio": "clean"}),
     # of one token, many gradients are nothing but rounding, which Adam would make as large as others
     "ttrv": rl(labels="ttrv", optimizer="sgd", learning_rate=0.1, also={"generate": {"max_tokens": 1}}),
     "co-reward": rl(["picture", "text"], labels="co-reward", also={"generate": {"max_tokens": 1}}),
+    "experts": rl(
+        minibatches=2,
+        experts={"router_replay": "R3", "aux_loss_coef": 0.01, "z_loss_coef": 0.01},
+        also={
+            "policy": {"model": "tiny:qwen3_vl_moe:hidden=32,layers=2"},
+            "train": {"threads": 1, "gradient_checkpointing": True, "micro_batch_tokens": 40},
+        },
+    ),
     "remax": rl(algorithm="remax", overlong="mask"),
     "stages": case({**SFT, "steps": 3}, {**RL, "steps": 4, "ema_decay": 0.5}, {**DISTILL, "steps": 3}),
     "reverse": case(DISTILL | {"divergence": "reverse"}, tasks=["picture", "text"]),

@@ -13,7 +13,8 @@ import sys
 import traceback
 
 USED = ("factory", "groot.modeling_groot", "pi0.modeling_pi0", "pi05.modeling_pi05")
-USED += ("pi0_fast.modeling_pi0_fast", "smolvla.modeling_smolvla", "diffusion.modeling_diffusion")
+USED += ("pi0_fast.modeling_pi0_fast", "smolvla.modeling_smolvla", "act.modeling_act", "diffusion.modeling_diffusion")
+USED += ("xvla.modeling_xvla",)
 
 
 def call(script: str, function: str, *arguments: str) -> str:

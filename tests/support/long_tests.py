@@ -15,6 +15,7 @@ and two at least if one takes less; of these, in each file, the shortest that to
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import sys
@@ -30,13 +31,31 @@ FILE_S = 10
 UNKNOWN_S = 5
 """Of a test that is marked `slow` and wasn't measured, as it was skipped where others were."""
 LIST = Path(__file__).parents[1] / "long.json"
+EVERYDAY = "not slow and not long and not gpu"
+"""The marks of `make test`."""
 FOLDER = "MMRL_TEST_SECONDS"
 """The variable with the folder where seconds are written, a file for each process of pytest-xdist."""
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class, name: str, obj: object) -> list[pytest.Item] | None:
+    """Of the everyday tests: make no items of long functions, which are nearly half of all cases, only to leave them out."""
+    if collector.config.option.markexpr != EVERYDAY or not name.startswith("test"):
+        return None
+    marks = {mark.name for mark in (*collector.iter_markers(), *getattr(obj, "pytestmark", ()))}
+    is_long = f"{collector.nodeid}::{name}" in seconds_in(LIST) and "everyday" not in marks
+    return [] if is_long or "slow" in marks else None
+
+
+@functools.cache
+def seconds_in(file: Path) -> dict[str, float]:
+    """Function -> seconds, of the list."""
+    return json.loads(file.read_text("utf-8"))
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest chooses by marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    long = json.loads(LIST.read_text("utf-8"))
+    long = seconds_in(LIST)
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
         function = function_of(item.nodeid)

@@ -372,6 +372,22 @@ def test_broken_rows_are_counted_and_five_are_told() -> None:
     }
 
 
+@pytest.mark.parametrize("apart", [True, False])
+def test_episodes_may_begin_alike_if_their_seeds_differ(apart: bool) -> None:
+    """Such as those of a page whose list of elements doesn't show what a seed has drawn on it."""
+
+    class Episodes(Count):
+        def row(self, split: str, i: int, draw: random.Random) -> Prompt:
+            seed = i + 1 + 1000 * (apart and split == "test")
+            return Prompt(id=f"{split}-{i}", messages=[user_message("Draw.")], seed=seed)
+
+        def environment(self, prompt: Prompt) -> None:
+            return None
+
+    failed = {r.name for r in check_task(SPEC, Episodes, n=3).results if not r.ok}
+    assert ("splits_do_not_overlap" in failed) != apart, failed
+
+
 def test_rows_that_take_long_are_compared_as_far_as_time_allows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages of a second each must not be made a thousand times for every split."""
     made = []

@@ -308,6 +308,7 @@ def test_an_interrupted_run_goes_on_after_a_stop_with_the_prompts_that_come_next
         ),
         ({"algorithm": "remax"}, r"^stages.0.algorithm = 'remax' compares with greedy answers of the current weights"),
         ({"imitation": {"rule": "mixed"}}, r"^stages.0.imitation reads prompts while compute.staleness = 1 samples others"),
+        ({"algorithm": "vppo"}, r"^stages.0.perception reads prompts while compute.staleness = 1 samples others"),
         ({"condition": {}}, r"^stages.0.condition reads prompts while compute.staleness = 1 samples others"),
     ],
 )

@@ -451,6 +451,78 @@ def test_a_ratio_at_the_cap_is_kept():
     assert weight.tolist() == pytest.approx([2.0, 0.0]) and cut.tolist() == [False, True]
 
 
+@pytest.mark.parametrize(
+    ("rule", "floor", "weights"),
+    [
+        ("truncate", 0.0, [0.5, 0.5, 2.0, 2.0, 1.0]),
+        ("truncate", 0.8, [0.8, 0.8, 2.0, 2.0, 1.0]),
+        ("mask", 0.0, [0.5, 0.5, 0.0, 0.0, 1.0]),
+        ("mask", 0.8, [0.0, 0.0, 0.0, 0.0, 1.0]),
+    ],
+)
+def test_the_ratio_of_a_whole_completion_is_the_product_of_its_tokens(rule, floor, weights):
+    """Probability one half here. Ratios of 2 and 1/4, whose product is a half; of 3 and 1; and of a token that nobody sampled."""
+    sampler = [HALF - math.log(r) for r in (2, 1 / 4, 3, 1)] + [math.nan]
+    learner = rl(
+        Bandit(0.0, 0.0),
+        importance_sampling=rule,
+        importance_sampling_level="sequence",
+        importance_sampling_floor=floor,
+        gap_limit=9.0,
+    )
+    advantages = [1.0, 10.0, 100.0, 1000.0, 1e4]
+    found = learner.update([batch([0] * 5, advantages, sampler, rollouts=[0, 0, 1, 1, 2])], 0)
+    assert found["loss"] == pytest.approx(-sum(w * a for w, a in zip(weights, advantages, strict=True)) / 5)
+    outside = sum(w in (0.0, 0.8, 2.0) for w in weights)
+    assert found["importance/capped_share"] == pytest.approx(outside / 4)
+
+
+def test_a_token_below_the_floor_is_masked_or_raised():
+    sampler, own = torch.tensor([0.0, math.log(4.0), math.nan]), torch.tensor([True, True, False])
+    for mask, weights in ((True, [1.0, 0.0, 1.0]), (False, [1.0, 0.5, 1.0])):
+        weight, cut = importance_weights(torch.zeros(3), sampler, own, mask, 2.0, 0.5)
+        assert weight.tolist() == pytest.approx(weights) and cut.tolist() == [False, True, False]
+
+
+def test_completions_that_the_policy_has_left_and_should_leave_are_left_out():
+    """Probability one half here; at the sampler 0.9 and a half, whose mean log-ratio is 0.29, or a half alone. Only what has a
+    negative advantage is left out; another prompt's sampler counts as such."""
+    sampler = [math.log(0.9), HALF, math.log(0.9), HALF, HALF, HALF]
+    advantages = [-1.0, -10.0, 100.0, 1000.0, -1e4, -1e5]
+    for limit, kept in ((0.2, advantages[2:]), (0.3, advantages)):
+        learner = rl(Bandit(0.0, 0.0), off_policy_mask=limit, gap_limit=9.0)
+        found = learner.update([batch([0] * 6, advantages, sampler, rollouts=[0, 0, 1, 1, 2, 2])], 0)
+        assert found["loss"] == pytest.approx(-sum(kept) / 6)
+        assert found["importance/drifted_share"] == pytest.approx((6 - len(kept)) / 6)
+    hinted = batch([0] * 6, advantages, sampler, rollouts=[0, 0, 1, 1, 2, 2], off_policy=[True] * 6)
+    assert rl(Bandit(0.0, 0.0), off_policy_mask=0.2).update([hinted], 0)["importance/drifted_share"] == pytest.approx(1 / 3)
+
+
+def test_a_loss_may_see_all_tokens_of_its_mini_batch():
+    """Two mini-batches of two micro-batches each: what was sampled is known at the first update and measured at later ones."""
+    seen = []
+
+    def loss(inputs, batch_M3, places_L):
+        seen.append((batch_M3, places_L, inputs))
+        return clipped_surrogate(inputs)
+
+    stage = RlStage(kind="rl", steps=10, learning_rate=1.0, max_grad_norm=1e9, epochs=2)
+    needs = ("batch_M3", "places_L")
+    algorithm = Algorithm(id="t", advantage=print, needs=(), loss=loss, loss_needs=needs, normalise="token", constant=1.0)
+    policy = Bandit(0.0, 1.0, 2.0)
+    old = policy.w.detach().log_softmax(0)
+    made = [batch([0, 1, 2], [1.0, -2.0, 3.0], splits=[2, 1]), batch([2, 2, 0], [4.0, 5.0, -6.0], splits=[1, 2])]
+    Learner(policy, stage, algorithm).update(made, 0)
+    assert len(seen) == 8
+    for number, (table, places, inputs) in enumerate(seen):
+        tokens, credit = ([0, 1, 2], [1.0, -2.0, 3.0]) if number % 4 < 2 else ([2, 2, 0], [4.0, 5.0, -6.0])
+        assert table[:, 1].tolist() == pytest.approx(old[tokens].tolist()) and table[:, 2].tolist() == credit
+        torch.testing.assert_close(table[places, 0], inputs.logprobs_L.detach())
+        assert torch.equal(table[places, 2], inputs.advantages_L) and not table.requires_grad
+        moved = (table[:, 0] - table[:, 1]).abs().max().item()
+        assert (moved < 1e-6) is (number < 2), "only the step's first update is of the policy that sampled"
+
+
 # -- demonstrations -----------------------------------------------------------------------------------------------------
 
 

@@ -137,9 +137,7 @@ def test_a_step_of_pa_rl_looks_at_candidates_where_transitions_end():
     assert alone.passes == 4 and alone.watched == 44 + 4 * 510, "tokens that see those before them take a pass for each"
 
 
-def test_other_kinds_that_act_are_refused():
-    with pytest.raises(UserError, match=r'supports only policy.kind = "vlm" and "vla", not .pi0.'):
-        find_shapes(PolicyConfig(model="tiny:pi0", kind="pi0"))
+def test_wrong_options_and_families_are_refused():
     for options, why in (({"dims": "7"}, "dims = '7' must be a whole number"), ({"cameras": "front"}, "must be a list of texts")):
         with pytest.raises(UserError, match=why):
             find_shapes(PolicyConfig(model="tiny:openvla", kind="vla", options=options))

@@ -193,3 +193,34 @@ def test_what_is_paid_again_is_as_if_it_had_been_paid_so_at_first(tmp_path: Path
     assert torch.equal(opened.draw(50, 1).rewards_n, filled(capacity, first).draw(50, 1).rewards_n)
     with pytest.raises(UserError, match="a rule pays what is not finite"):
         changed.pay_again(torch.full((len(now),), torch.nan))
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_parts_of_an_episode_keep_its_returns_and_end_where_they_end(steps: int) -> None:
+    whole = EPISODES[0]
+    replay = filled(episodes=[whole.part(1, 3, GAMMA), whole.part(4, 5, GAMMA)])
+    drawn = replay.draw(60, 1, steps=steps)
+    rewards, last = whole.rewards_T.tolist(), {1: min(1 + steps, 3) - 1, 2: 2, 4: 4}
+    assert {int(s) for s in drawn.seen_nF} == last.keys()
+    for row in range(60):
+        t = int(drawn.seen_nF[row])
+        assert drawn.after_nF[row].item() == last[t] + 1
+        assert drawn.paid_n[row].item() == pytest.approx(sum(GAMMA**k * r for k, r in enumerate(rewards[t:])), abs=1e-5)
+        assert drawn.discounts_n[row].item() == pytest.approx(0.0 if t == 4 else GAMMA ** (last[t] - t + 1), abs=1e-6)
+
+
+@pytest.mark.parametrize("capacity", [100, 11])
+def test_a_memory_with_room_has_the_same_transitions_and_is_opened_as_it_was(tmp_path: Path, capacity: int) -> None:
+    """Also of one whose ring has gone round; and what is added takes the room before the oldest."""
+    small = filled(capacity)
+    large = small.with_room(5)
+    kept = sorted(small.states[:, 0].tolist())
+    assert large.states[:, 0].tolist() == kept and large.capacity == len(kept) + 5
+    large.add(episode(700, 4, True))
+    large.save(tmp_path / "large.safetensors")
+    again = Replay.opened(tmp_path / "large.safetensors", LAYOUT, gamma=GAMMA, whole=True)
+    for memory in (large, again):
+        assert sorted(memory.states[:, 0].tolist()) == [*kept, 700, 701, 702, 703]
+        memory.add(episode(800, 3, False))
+        assert sorted(memory.states[:, 0].tolist())[:2] == kept[2:4]
+    assert same(large.draw(64, 3, steps=3), again.draw(64, 3, steps=3))

@@ -93,6 +93,7 @@ CASES: dict[str, tuple[list[dict[str, Any]], list[int]]] = {
     "entropy_fall": ([row(0, "a"), row(0, "b"), row(1, "a"), row(1, "a"), row(1, "a"), row(2, "a"), row(2, "a")], [1, 2]),
     "length_growth": ([row(0, tokens=2), row(0, tokens=30), row(1, tokens=17), row(2, tokens=20)], [2, 1]),
     "clip_share": ([row(0, advantage=0.1), row(1, advantage=None), row(2, advantage=-2.0)], [2, 0]),
+    "kl": ([row(0, advantage=0.1), row(1, advantage=-2.0)], [1, 0]),
     "logprob_gap": ([row(0, advantage=0.1), row(1, advantage=-2.0)], [1, 0]),
     "zero_std": ([row(0), row(1, reward=0.0, advantage=0.0), row(2, reward=1.0, advantage=None)], [2, 1]),
     "blind": ([row(0, reward=0.5), row(1, reward=None), row(2, reward=1.0)], [2, 0]),

@@ -136,6 +136,24 @@ def test_a_curve_leaves_out_steps_without_a_value_and_follows_either_axis():
 
 
 @needs_node
+def test_a_value_that_is_no_number_is_a_gap():
+    """Of the server, of a live row, and in points that stand for several rows, unless one of these has a number."""
+    given = {"step": [1, 2, 3, 4], "time": [1, 2, 3, 4], "value": [5, None, None, 7], "gaps": [2]}
+    code = """(() => { const s = new series.Series(given); s.append(5, 5, null);
+        const { x, y } = s.curve("step");
+        return [x, y, s.latest, series.total([s]).value, series.smooth(y, 0), series.ends(y)] })()"""
+    x, y, latest, total, smoothed, ends = run(code, given=given)
+    assert (x, y, smoothed) == ([1, 3, 4, 5], [5, None, 7, None], [5, None, 7, None])
+    assert (latest, total, ends) == (7, [5, None, None, 7, None], [5, 7])
+    assert run("series.range([null, 2, 4])") == run("series.range([2, 4])")
+    wide = """(() => { const s = new series.Series();
+        for (let i = 1; i <= 2 * series.MOST; i++) s.append(i, i, i <= 8 ? null : i % 2 ? null : 3);
+        const { y, low } = s.curve("step"); return [y.slice(0, 6), low.slice(0, 6)] })()"""
+    y, low = run(wide)
+    assert y == low and y[0] is None and y[-1] == 3 and set(y) == {None, 3}
+
+
+@needs_node
 def test_series_are_summed_by_step_and_stacked_over_gaps():
     parts = [{"step": [1, 2], "time": [1, 2], "value": [1, None]}, {"step": [2, 3], "time": [2, 3], "value": [4, 5]}]
     assert run("series.total(parts.map((part) => new series.Series(part))).value", parts=parts) == [1, 4, 5]

@@ -132,7 +132,10 @@ def test_columns_hold_every_value_however_they_grew(sizes: list[int], points: in
         rows += new
     for key in ("a", "b"):
         known = [row["metrics"].get(key) for row in rows]
-        assert columns.series([key], len(rows), 1, len(rows), 10**9)[key].value == known
+        broken = [key in row["metrics"] and row["metrics"][key] is None for row in rows]
+        whole = columns.series([key], len(rows), 1, len(rows), 10**9)[key]
+        assert (whole.value, whole.gaps) == (known, [i for i, is_gap in enumerate(broken) if is_gap])
+        assert "gaps" in whole.as_json() or not any(broken)
         few = columns.series([key], len(rows), 1, len(rows), points)[key]
         if few.low:
             assert len(few.value) == points and few.value[-1] == known[-1], "the newest value is shown as it is"
@@ -140,8 +143,9 @@ def test_columns_hold_every_value_however_they_grew(sizes: list[int], points: in
             assert min((v for v in few.low if v is not None), default=None) == min(finite, default=None)
             assert max((v for v in few.high if v is not None), default=None) == max(finite, default=None)
             edges = [0, *few.step]
-            for (start, stop), value in zip(pairwise(edges), few.value, strict=True):
+            for i, ((start, stop), value) in enumerate(zip(pairwise(edges), few.value, strict=True)):
                 own = [v for v in known[start:stop] if v is not None]
+                assert (i in few.gaps) == (not own and any(broken[start:stop]))
                 assert (value is None) == (not own) and (value is None or math.isclose(value, sum(own) / len(own)))
 
 
@@ -160,6 +164,9 @@ def test_a_sketch_of_a_long_run_is_spread_over_it(tmp_path: Path) -> None:
     assert 300 < len(steps) < 500
     assert max(b - a for a, b in pairwise(steps)) < 50
     assert sampled_curves.sample_rows(tmp_path / "none.jsonl") == []
+    few = [{"step": i, "time": 1.0, "metrics": m} for i, m in enumerate(({"kl": 1.0}, {}, {"kl": None}))]
+    curve = sampled_curves.row_curves(few, ["kl"], 0, 9)["kl"]
+    assert (curve.value, curve.gaps) == ([1.0, None, None], [2])
 
 
 def test_what_is_asked_for_is_found(run: Path, tmp_path: Path) -> None:

@@ -364,6 +364,8 @@ def test_list_says_all_about_an_algorithm(mmrl, site) -> None:
         ("cap", "number", 2.0, False),
         ("normalise", "Literal['token', 'sequence', 'constant']", "constant", False),
         ("constant", "number", 3, False),
+        ("loss", "text", "gym/short", False),
+        ("entropy_share", "number from 0 to 1", 1.0, False),
     ]
     assert [o["meaning"] for o in accepts[:3]] == ["length at which a reward counts half", "[all] of it", "bound of the ratio"]
     shown = mmrl("list", "algorithms", "gym/short").stdout
@@ -403,6 +405,8 @@ def test_the_list_of_algorithms_names_their_papers(mmrl, site) -> None:
         "dual_clip": 0.0,
         "normalise": "token",
         "constant": None,
+        "loss": "ppo",
+        "entropy_share": 1.0,
     }
     assert all(o["meaning"] for o in ppo["accepts"])
 

@@ -85,7 +85,7 @@ def test_more_devices_share_the_weights(run_file):
 def test_bad_input_is_one_line(run_file, tmp_path):
     for arguments, words in (
         ([run_file, "--machine", "h300"], "--machine 'h300' is unknown"),
-        ([run_file, "--set", "policy.kind=robotics/small"], "supports only policy.kind"),
+        ([run_file, "--set", "policy.kind=openai"], "and policies that act, not 'openai'"),
         ([run_file, "--set", "stages.1.group_size=2147483647"], "lower its prompts_per_step and group_size"),
         ([str(tmp_path / "none.toml")], "none.toml"),
     ):

@@ -8,11 +8,13 @@ the ratio is of a token or of the chunk.
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     import torch
 
+    from mmrl.api.media.content import State
     from mmrl.api.simulators.types import TrajectoryData
 
 Ratio = Literal["token", "action", "chunk"]
@@ -106,6 +108,15 @@ def call_ends(data: TrajectoryData, ratio: Ratio) -> torch.Tensor:
         return (data.tokens_T.cumsum(0) - 1).cpu()
     targets_in_action = data.logprobs_TKC.shape[-1] if ratio == "token" else 1
     return (data.valid_TK.sum(1).cumsum(0) * targets_in_action - 1).cpu()
+
+
+def states_of_calls(data: TrajectoryData) -> list[State]:
+    """The state before each of the T calls: the instruction, and a digest of the numbers and pictures that were observed."""
+    shown = [*(data.images[camera] for camera in sorted(data.images)), *([] if data.state is None else [data.state])]
+    rows = [x[: len(data.valid_TK)].cpu().contiguous().numpy() for x in shown]
+    return [
+        (data.instruction, hashlib.sha256(b"".join(x[t].tobytes() for x in rows)).hexdigest()) for t in range(len(data.valid_TK))
+    ]
 
 
 def credit_units(data: TrajectoryData, ratio: Ratio, credit: Credited) -> torch.Tensor:

@@ -16,6 +16,8 @@ from mmrl.api.transfer import upload, upload_one
 if TYPE_CHECKING:
     import torch
 
+    from mmrl.api.media.content import State
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
@@ -72,6 +74,9 @@ class Transition:
     """bool: the task is solved in the state after this step."""
     lost_N: torch.Tensor | None = None
     """bool: the environment failed in this step (its process died or hung). Its episode is void, and a reset repairs it."""
+    interventions_NA: torch.Tensor | None = None
+    """float32: the actions that another carried out in place of those that were given, such as a person who took over, in
+    [-1, 1]; rows of NaN where nobody did. None: nobody ever does."""
     parts: Mapping[str, torch.Tensor] = field(default_factory=dict)
     """Name -> float32 [N], 0 to 1: progress on a part of the task in the state after this step, such as `grasped`; for staged
     rewards and metrics. The names are the same in every step; `success` is always available too."""
@@ -172,12 +177,15 @@ class TrajectoryData:
     expert_actions_TA: torch.Tensor | None = None
     """float32: the expert's action at each call, if it was computed."""
     actions_TKA: torch.Tensor | None = None
-    """float32: the actions as the simulator was given them, of an episode that was played; it clips them to [-1, 1]."""
+    """float32: the actions as they were carried out, of an episode that was played; a simulator clips them to [-1, 1]."""
     corrected_T: torch.Tensor | None = None
-    """bool: an expert acted in the policy's place, so `choices` are not what was done."""
+    """bool: an expert or a person acted in the policy's place, in all of the call's actions or some, so `choices` are not what
+    was done."""
     tokens_T: torch.Tensor | None = None
     """int64: number of tokens of each call, of a policy whose tokens say a whole chunk, such as FAST's. `logprobs_TKC` is then
     [T, 1, C], and what is behind a call's last token means nothing. None: each action has C choices of its own."""
+    states: tuple[State, ...] = ()
+    """The state before each call, if it was asked for; see `Rollout.states`."""
     bootstrap: float = 0.0
     """The critic's value of the last state; 0 if the episode isn't bootstrapped (stage key `critic.bootstrap`)."""
     step_s: float = 0.1
@@ -190,12 +198,12 @@ class TrajectoryData:
 
         plain = {
             name: value.cpu()
-            for name in ("logprobs_TKC", "valid_TK", "rewards_TK", "values_TU", "tokens_T")
+            for name in ("logprobs_TKC", "valid_TK", "rewards_TK", "values_TU", "corrected_T", "tokens_T")
             if (value := getattr(self, name)) is not None
         }
         nothing = torch.zeros(len(self.valid_TK), 0)
         return dataclasses.replace(
-            self, images={}, state=None, choices=nothing, expert_actions_TA=None, actions_TKA=None, corrected_T=None, **plain
+            self, images={}, state=None, choices=nothing, expert_actions_TA=None, actions_TKA=None, **plain
         )
 
     @property

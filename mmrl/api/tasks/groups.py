@@ -3,6 +3,7 @@ sets of rows that are right as a whole."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,16 +12,25 @@ from mmrl.api.types import Prompt
 
 KEY = "groups"
 """The entry of a prompt's `meta` with the row's cells."""
+OF_ALL = ("truncated_share", "failed", "left_out")
+"""Figures that every evaluation reports."""
 
 
-def check_groups(groups: Any, sets: Any) -> tuple[str, ...]:
+def check_groups(groups: Any, sets: Any, own: Sequence[str] = ()) -> tuple[str, ...]:
     """Raise UserError for options that can't be meant. groups: names of columns; sets: name of a figure -> columns, rows that are
-    equal in all of them being a set. Returns all columns."""
+    equal in all of them being a set. own: figures that the task reports without these options. Returns all columns."""
     if not isinstance(groups, list | tuple) or not all(isinstance(one, str) and one for one in groups):
         raise UserError(f'groups = {groups!r:.100} must be a list of columns, such as ["category"]')
     lists: list[Any] = list(sets.values()) if isinstance(sets, Mapping) else [None]
     if not all(isinstance(one, list | tuple) and one and all(isinstance(c, str) and c for c in one) for one in lists):
         raise UserError(f'sets = {sets!r:.100} must be a table of lists of columns, such as {{question = ["set", "id"]}}')
+    for figure in sets:
+        if figure in (*OF_ALL, *own):
+            raise UserError(f"sets: {figure!r} is a figure that an evaluation reports without it: choose another name")
+        if short := next((one for one in _short(groups).values() if figure.startswith(f"{one}_")), None):
+            raise UserError(
+                f"sets: {figure!r} may also be the figure of a group, which are called {short}_...: choose another name"
+            )
     return tuple(dict.fromkeys([*groups, *(column for one in lists for column in one)]))
 
 
@@ -46,26 +56,38 @@ def group_figures(
     """Of each column, `COLUMN_GROUP`, the mean score of each group, and `COLUMN_mean`, the mean of these means; and the name of
     each figure of sets, the share of sets whose scores are all 1. `metadata.task` is `task` there, unless another column is.
 
-    A row with a list in a column belongs to several groups; one with an empty cell to none, and to no set."""
+    A row with a list in a column belongs to several groups; one with an empty cell to none, and to no set. Where that leaves a
+    column or a set without a figure, a warning says so."""
     figures: dict[str, float] = {}
-    ends = [column.rpartition(".")[2] for column in groups]
-    for column in groups:
+    for column, short in _short(groups).items():
         found: dict[str, list[float]] = {}
         for prompt, score in results:
             for name in _names(prompt.meta[KEY][column]):
                 found.setdefault(name, []).append(score)
         means = {name: sum(scores) / len(scores) for name, scores in sorted(found.items())}
-        short = column if ends.count(column.rpartition(".")[2]) > 1 else column.rpartition(".")[2]
         figures |= {f"{short}_{name}": value for name, value in means.items()}
-        figures |= {f"{short}_mean": sum(means.values()) / len(means)} if means else {}
+        if means:
+            figures[f"{short}_mean"] = sum(means.values()) / len(means)
+        elif results:
+            warnings.warn(f"groups: {column!r} is empty in all {len(results)} rows of an evaluation: no figures", stacklevel=2)
     for figure, columns in sets.items():
         whole: dict[tuple[Any, ...], bool] = {}
         for prompt, score in results:
             key = tuple(_names(prompt.meta[KEY][column]) for column in columns)
             if all(key):
                 whole[key] = whole.get(key, True) and score >= 1
-        figures |= {figure: sum(whole.values()) / len(whole)} if whole else {}
+        if whole:
+            figures[figure] = sum(whole.values()) / len(whole)
+        elif results:
+            what = f"one of {', '.join(columns)}" if len(columns) > 1 else columns[0]
+            warnings.warn(f"sets: {what} is empty in all {len(results)} rows of an evaluation: no {figure!r}", stacklevel=2)
     return figures
+
+
+def _short(groups: Sequence[str]) -> dict[str, str]:
+    """Column -> what its figures begin with: the end of its name, unless that of another column ends in the same."""
+    ends = {column: column.rpartition(".")[2] for column in groups}
+    return {column: column if list(ends.values()).count(end) > 1 else end for column, end in ends.items()}
 
 
 def _names(cell: Any) -> tuple[str, ...]:

@@ -85,9 +85,11 @@ def last_tag(text: str, tag: str = "answer") -> str | None:
 
 def first_tag_on_line(text: str, tag: str = "answer") -> str | None:
     """The content of the first `<tag>(.*?)</tag>` that opens and closes on one line, as a pattern without DOTALL matches."""
-    for line in text.split("\n"):
-        if (found := first_tag(line, tag)) is not None:
-            return found
+    opening, closing, at = f"<{tag}>", f"</{tag}>", 0
+    while (start := text.find(opening, at)) >= 0:
+        at = line_end if (line_end := text.find("\n", start)) >= 0 else len(text)
+        if (end := text.find(closing, start + len(opening), at)) >= 0:
+            return text[start + len(opening) : end]
     return None
 
 

@@ -18,6 +18,7 @@ from mmrl.api.errors import UserError
 from mmrl.api.simulators.history import in_track
 from mmrl.api.simulators.types import Observation, TrajectoryData
 from mmrl.api.specs import SimulatorSpec
+from mmrl.api.tokens import TokenKind
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.acting.flow_noise import is_noise
 from mmrl.policies.acting.guidance import Guidance
@@ -31,6 +32,7 @@ from mmrl.policies.shard import fill_like, shard, unsharded
 
 if TYPE_CHECKING:
     from mmrl.api.interfaces import Simulator
+    from mmrl.policies.acting.planned import Planned
     from mmrl.policies.critic import Critic
 
 
@@ -79,8 +81,8 @@ class ActingPolicy(NormalisedPolicy):
     """What it sees of the past is of earlier steps of the simulator, not of its own calls, and of the state, too."""
     width: int = 0
     """Width of the hidden states that a critic reads."""
-    says_chunks: ClassVar[bool] = False
-    """Its tokens say a whole chunk, so an action has no log-probability of its own; see `TrajectoryData.tokens_T`."""
+    reads_text: ClassVar[bool] = True
+    """Whether an instruction changes what it does."""
     layered: ClassVar[bool] = False
     """With sharded weights, the layers of the language model are gathered one by one: the network calls them as modules."""
     _empty: ActingPolicy | None = None
@@ -114,6 +116,13 @@ class ActingPolicy(NormalisedPolicy):
     def settings(self) -> Mapping[str, Any]:
         """Settings saved in a checkpoint, which a policy must share to load it: plain data."""
         raise NotImplementedError
+
+    @classmethod
+    def planned(cls, config: PolicyConfig) -> Planned:
+        """For `mmrl plan`: the network without weights, and its passes; see `Planned`. Raises UserError if it doesn't say."""
+        raise UserError(
+            f"policy.kind = {config.kind!r} has no planned(), which says what its passes are: mmrl plan can't count them"
+        )
 
     # -- acting -----------------------------------------------------------------------------------------------------------
 
@@ -178,7 +187,7 @@ class ActingPolicy(NormalisedPolicy):
         return self.head.choices_of(self.in_own_terms(actions_nKA, track=seen))
 
     def unsampled(self, choices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """(log-probabilities of choices that nobody sampled, NaN [n, K, C], or [n, 1, C] of a policy that `says_chunks`; their
+        """(log-probabilities of choices that nobody sampled, NaN [n, K, C], or [n, 1, C] where tokens say chunks; their
         `tokens_n`, None where each action has choices of its own)."""
         return torch.full((len(choices), self.chunk, self.head.slots), torch.nan, device=choices.device), None
 
@@ -261,6 +270,12 @@ class ActingPolicy(NormalisedPolicy):
     def states(self, calls: ActionMicroBatch) -> torch.Tensor:
         """The hidden states that a critic reads, [S, width]."""
         return self._through(lambda: (self.states_of(calls.observation.on(self.device)),))[0]
+
+    @classmethod
+    def token_kind(cls, config: PolicyConfig) -> TokenKind:
+        """A subclass whose tokens are no actions says what they are: `CHUNK_WORD` and `DENOISING_STEP` go with `tokens_n` of
+        `unsampled`."""
+        return TokenKind.ACTION
 
     @classmethod
     def check_teacher(cls, config: PolicyConfig, teacher: str) -> None:

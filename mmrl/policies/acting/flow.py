@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 
 from mmrl.policies.acting.options import NoiseOptions
-from mmrl.policies.acting.randomness import CallRandomness
+from mmrl.policies.acting.randomness import CallRandomness, of_actions
 
 Velocity = Callable[[torch.Tensor, torch.Tensor], torch.Tensor | tuple[torch.Tensor, torch.Tensor]]
 """(x [n, M, ...], times [n, M]) -> float32 [n, M, ...]: the velocity at each x, which doesn't depend on the others. Where the
@@ -93,14 +93,17 @@ class Chains:
         """Squared error of the velocity [n, ...] between noise and the actions [n, ...] (Lipman et al., Flow Matching for
         Generative Modeling, equation 14), averaged over `PLACES` times, one in each interval; noise and times are functions of
         the actions."""
-        seeds_n = (actions.double().flatten(1) * 1e6).round().long().sum(1)
-        draw = CallRandomness(seeds_n=seeds_n, calls_n=torch.zeros_like(seeds_n))
-        start = torch.stack([draw.normal(i, *actions.shape[1:]) for i in range(PLACES)], 1)
-        parts = torch.arange(PLACES, device=actions.device)
-        times_nM = ((parts + draw.uniform(PLACES, PLACES)) / PLACES) ** (1 / self.emphasis)
+        start, times_nM = self._noise(actions)
         t = wide(times_nM, start)
         v, _ = self._at(velocity, t * start + (1 - t) * actions[:, None], times_nM)
         return ((v - (start - actions[:, None])) ** 2).mean(1)
+
+    def _noise(self, actions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """(noise [n, M, ...], times [n, M]) for the loss of demonstrations [n, ...], as functions of these."""
+        draw = of_actions(actions)
+        start = torch.stack([draw.normal(i, *actions.shape[1:]) for i in range(PLACES)], 1)
+        parts = torch.arange(PLACES, device=actions.device)
+        return start, ((parts + draw.uniform(PLACES, PLACES)) / PLACES) ** (1 / self.emphasis)
 
     def settings(self) -> dict[str, Any]:
         """The settings that are saved with a policy."""

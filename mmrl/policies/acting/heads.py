@@ -40,13 +40,16 @@ class Normal(nn.Module):
     """Number of hidden states for each action."""
 
     def __init__(self, features: int, dims: int, spread: float = 0.6, hidden: int = 0) -> None:
-        """spread: standard deviation at the beginning. hidden: width of a hidden layer; 0 is a linear map."""
+        """features: 0 if they are the mean itself, which a network predicts. spread: standard deviation at the beginning. hidden:
+        width of a hidden layer; 0 is a linear map."""
         super().__init__()
-        layers: list[nn.Module] = [nn.Linear(features, hidden), nn.GELU()] if hidden else []
-        last = nn.Linear(hidden or features, dims)
-        nn.init.orthogonal_(last.weight, gain=0.01)
-        nn.init.zeros_(last.bias)
-        self.mean = nn.Sequential(*layers, last)
+        self.mean: nn.Module = nn.Identity()
+        if features:
+            layers: list[nn.Module] = [nn.Linear(features, hidden), nn.GELU()] if hidden else []
+            last = nn.Linear(hidden or features, dims)
+            nn.init.orthogonal_(last.weight, gain=0.01)
+            nn.init.zeros_(last.bias)
+            self.mean = nn.Sequential(*layers, last)
         self.log_spread = nn.Parameter(torch.full((dims,), math.log(spread)))
 
     def sample(self, features_nKF: torch.Tensor, draw: CallRandomness, temperature: float) -> tuple[torch.Tensor, ...]:

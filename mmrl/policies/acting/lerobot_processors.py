@@ -82,8 +82,8 @@ class Processors:
 
 
 def read_table(files: Files, kind: str, called: str, cure: str) -> Mapping[str, Any]:
-    """config.json of a policy of LeRobot's. kind, called: its type, and how a person calls it. cure: what to do about another.
-    Raises UserError for one that can't be read, and for that of another policy."""
+    """config.json of a policy of LeRobot's. kind, called: its type, and how a person calls it, with an article. cure: what to do
+    about another. Raises UserError for one that can't be read, and for that of another policy."""
     try:
         place = files.get("config.json")
         table = json.loads(place.read_text(encoding="utf-8")) if place else None
@@ -93,14 +93,16 @@ def read_table(files: Files, kind: str, called: str, cure: str) -> Mapping[str, 
         raise UserError(f"{files.name!r} has no config.json that can be read: {cure}", key="policy.model")
     found = table.get("type", table.get("model_type"))
     if found != kind:
-        raise UserError(f"{files.name!r} is a {found or 'model of unknown type'}, not a {called}: {cure}", key="policy.model")
+        raise UserError(f"{files.name!r} is a {found or 'model of unknown type'}, not {called}: {cure}", key="policy.model")
     return table
 
 
-def read_steps(files: Files, more: Sequence[str] = ()) -> tuple[Processors, dict[str, dict[str, Any]]] | None:
-    """(what every policy has, name -> configuration of the steps before the network), None if there are no processors. more:
-    further steps that may be before it. Raises UserError for steps that can't be done here."""
-    known = {BEFORE: STEPS[BEFORE] | set(more), BEHIND: STEPS[BEHIND]}
+def read_steps(
+    files: Files, more: Sequence[str] = (), acted: Sequence[str] = ()
+) -> tuple[Processors, dict[str, dict[str, Any]]] | None:
+    """(what every policy has, name -> configuration of the steps), None if there are no processors. more, acted: further steps
+    that may be before the network and behind it. Raises UserError for steps that can't be done here."""
+    known = {BEFORE: STEPS[BEFORE] | set(more), BEHIND: STEPS[BEHIND] | set(acted)}
     places = [files.get(file) for file in known]
     steps = [_steps(files.name, place, own) for place, own in zip(places, known.values(), strict=True) if place is not None]
     if len(steps) < len(known):
@@ -114,7 +116,7 @@ def read_steps(files: Files, more: Sequence[str] = ()) -> tuple[Processors, dict
         before=_normalizer(before.get(NORMALIZE, {}), files),
         behind=_normalizer(behind.get(UNNORMALIZE, {}), files),
     )
-    return found, before
+    return found, {**behind, **before}
 
 
 def _steps(name: str, file: Path, known: set[str]) -> dict[str, dict[str, Any]]:
@@ -248,13 +250,15 @@ def write_steps(
     outputs: Mapping[str, Any],
     *,
     read: Sequence[tuple[str, dict[str, Any]]] = (),
+    acted: Sequence[tuple[str, dict[str, Any]]] = (),
 ) -> None:
     """Write both files and the statistics as LeRobot does. norms, lists: see `Step`. inputs, outputs: `input_features` and
-    `output_features` of the config.json. read: further steps before the network, with their configurations."""
+    `output_features` of the config.json. read, acted: further steps before the network and behind it, with their
+    configurations."""
     device, normalize = {"device": "cpu", "float_dtype": None}, {"eps": EPS, "norm_map": dict(norms)}
     steps: list[tuple[str, dict[str, Any]]] = [(RENAME, {"rename_map": dict(renamed)}), (BATCH, {}), *read, (DEVICE, device)]
     steps += [(NORMALIZE, {**normalize, "features": {**inputs, **outputs}})]
-    back: list[tuple[str, dict[str, Any]]] = [(UNNORMALIZE, {**normalize, "features": dict(outputs)}), (DEVICE, device)]
+    back: list[tuple[str, dict[str, Any]]] = [(UNNORMALIZE, {**normalize, "features": dict(outputs)}), *acted, (DEVICE, device)]
     for file, made in ((BEFORE, steps), (BEHIND, back)):
         table: list[dict[str, Any]] = []
         for i, (name, config) in enumerate(made):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 from mmrl.api.annotations import check_types
@@ -96,6 +96,19 @@ class PromptOptions(PolicyOptions):
             raise UserError(
                 f"policy.options.prompt = {self.prompt!r} must contain {{instruction}}, which the task's instruction replaces"
             )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointOptions(PolicyOptions):
+    """Options of policies whose checkpoint says what an unset one is."""
+
+    def completed(self, **said: int) -> dict[str, int]:
+        """Each of these options, or what the checkpoint says where it is unset. Raises UserError for a checkpoint that says what
+        no option may."""
+        asked = vars(self)
+        found: dict[str, Any] = {name: asked[name] if asked[name] is not None else value for name, value in said.items()}
+        replace(self, **found)
+        return found
 
 
 MOST = {"chunk": "actions are predicted", "dims": "numbers an action has at most", "state": "numbers a state has at most"}

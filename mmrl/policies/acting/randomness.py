@@ -35,3 +35,12 @@ def several(seeds_n: torch.Tensor, calls_n: torch.Tensor, many: int) -> CallRand
     """The randomness of `many` samples in each of n calls, [n * many], those of a call next to each other."""
     seeds_N, number_N = seeds_n.repeat_interleave(many), torch.arange(many).repeat(len(calls_n))
     return CallRandomness(seeds_n=seeds_N, calls_n=calls_n.repeat_interleave(many) * many + number_N)
+
+
+def of_actions(actions: torch.Tensor, weights: torch.Tensor | None = None) -> CallRandomness:
+    """The randomness of a loss on demonstrations, which is a function of their actions [n, ...], and of some weights that each
+    step moves, where it must differ from step to step."""
+    seeds_n = (actions.double().flatten(1) * 1e6).round().long().sum(1)
+    if weights is not None:  # one rounded number, so that other devices seldom see another
+        seeds_n = seeds_n + (weights.detach().double().sum() * 1e6).round().long()
+    return CallRandomness(seeds_n=seeds_n, calls_n=torch.zeros_like(seeds_n))

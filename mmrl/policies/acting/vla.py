@@ -18,6 +18,7 @@ from transformers import DynamicCache
 
 from mmrl.api.errors import UserError
 from mmrl.api.simulators.types import Observation, TrajectoryData
+from mmrl.api.tokens import TokenKind
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.acting import vla_options
 from mmrl.policies.acting.action_tokens import ActionTokens
@@ -95,6 +96,10 @@ class VLA(ActingPolicy):
         """See `VLM.check`; and what lies beside the weights of a published checkpoint."""
         VLM.check(config)
         vla_options.check_files(config)
+
+    @classmethod
+    def token_kind(cls, config: PolicyConfig) -> TokenKind:
+        return TokenKind.NUMBER if vla_options.head_of(config) == "tokens" else TokenKind.ACTION
 
     @property
     def lora(self) -> Any:

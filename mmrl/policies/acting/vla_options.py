@@ -136,6 +136,13 @@ class VLAOptions(StatisticsOptions, PromptOptions):
         return {name: value for name in (*DEFAULTS, "spread") if (value := getattr(self, name)) is not None}
 
 
+def head_of(config: PolicyConfig) -> str:
+    """The option `head`, or what takes its place. Of a hub name nothing is looked up."""
+    name = adapter_chain(config.model)[1]
+    beside = "l1" if Path(name).is_dir() and components_of(name).head else DEFAULTS["head"]
+    return str(config.options.get("head") or beside)
+
+
 def scale_of(head: str, scale: str) -> str:
     """What the scale of a head is of. Raises UserError for a head that has none."""
     if scale != "number" and head != "l1":

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import torch
 
 from mmrl.policies.acting.flow import PLACES, normal, wide
-from mmrl.policies.acting.randomness import CallRandomness
+from mmrl.policies.acting.randomness import CallRandomness, of_actions
 
 Prediction = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """(x [n, M, ...], times int64 [n, M], 0 to T - 1) -> float32 [n, M, ...]: what the network predicts from each x, the noise in it
@@ -120,8 +120,7 @@ class Denoising:
     def matching(self, predict: Prediction, actions: torch.Tensor) -> torch.Tensor:
         """Squared error of the prediction [n, ...] from noised actions [n, ...] (Ho et al., equation 14), averaged over `PLACES`
         times, one in each part of all T; noise and times are functions of the actions."""
-        seeds_n = (actions.double().flatten(1) * 1e6).round().long().sum(1)
-        draw = CallRandomness(seeds_n=seeds_n, calls_n=torch.zeros_like(seeds_n))
+        draw = of_actions(actions)
         noise = torch.stack([draw.normal(i, *actions.shape[1:]) for i in range(PLACES)], 1)
         parts = torch.arange(PLACES, device=actions.device)
         times_nM = ((parts + draw.uniform(PLACES, PLACES)) / PLACES * len(self.betas_T)).long().clamp_max(len(self.betas_T) - 1)

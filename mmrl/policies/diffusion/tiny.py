@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from mmrl.api.errors import UserError
+from mmrl.policies.acting.lerobot_config import ENVIRONMENT
 from mmrl.policies.acting.lerobot_processors import ACTION, STATE
-from mmrl.policies.diffusion.config import ENVIRONMENT, DiffusionConfig, read_config
+from mmrl.policies.diffusion.config import DiffusionConfig, read_config
 from mmrl.policies.names import tiny_sizes
 
 FAMILY = "diffusion"

@@ -26,6 +26,7 @@ from mmrl.policies.acting.flow_noise import add_noise, is_noise, noise_weights, 
 from mmrl.policies.acting.guidance import Guidance
 from mmrl.policies.acting.observed import state_of
 from mmrl.policies.acting.options import check_sizes
+from mmrl.policies.acting.planned import Planned
 from mmrl.policies.acting.randomness import CallRandomness
 from mmrl.policies.acting.saved_policy import SETTINGS
 from mmrl.policies.acting.units import Normalizer
@@ -36,6 +37,7 @@ from mmrl.policies.gr00t.loading import check_model, load_model, prepare, skelet
 from mmrl.policies.gr00t.network import OWN_BACKBONE, Network, save_network
 from mmrl.policies.gr00t.options import Gr00tOptions
 from mmrl.policies.gr00t.pictures import framing
+from mmrl.policies.gr00t.planned import planned_gr00t
 from mmrl.policies.gr00t.reading import Reader
 from mmrl.policies.lora import adapter_chain, apply_adapters, is_adapter, save_adapters
 from mmrl.policies.names import base_name
@@ -155,6 +157,10 @@ class Gr00t(ActingPolicy):
     def skeleton(config: PolicyConfig) -> Any:
         """The network of a configuration with all its weights' names and shapes, on torch's meta device."""
         return skeleton(adapter_chain(config.model)[1])
+
+    @classmethod
+    def planned(cls, config: PolicyConfig) -> Planned:
+        return planned_gr00t(config)
 
     @property
     def ahead(self) -> int:

@@ -23,6 +23,7 @@ from mmrl.policies.acting.flow import PLACES, Velocity, chains
 from mmrl.policies.acting.flow_noise import add_noise, noise_weights, weights_without_noise, with_noise
 from mmrl.policies.acting.guidance import Guidance
 from mmrl.policies.acting.options import check_sizes
+from mmrl.policies.acting.planned import Planned
 from mmrl.policies.acting.randomness import CallRandomness
 from mmrl.policies.acting.saved_policy import SETTINGS, SHOWN, read_settings
 from mmrl.policies.batches import ActionMicroBatch
@@ -34,11 +35,9 @@ from mmrl.policies.pi0.lerobot_layout import LIMITS, PICTURES, TOKENIZER, Descri
 from mmrl.policies.pi0.lerobot_names import saved_weights
 from mmrl.policies.pi0.loading import lerobot_file, load_model, statistics_of
 from mmrl.policies.pi0.options import Pi0Options
+from mmrl.policies.pi0.planned import EMPHASIS, planned_pi0
 from mmrl.policies.pi0.reading import PiReader
 from mmrl.policies.pi0.scene import Prefix, Reading, Scene
-
-EMPHASIS = 1.5
-"""`Chains.emphasis`: pi0 was trained at times from Beta(1.5, 1) (Black et al., appendix B)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +112,10 @@ class Pi0(PiReader):
         if (place / SETTINGS).is_file():
             self.load(place)
 
+    @classmethod
+    def planned(cls, config: PolicyConfig) -> Planned:
+        return planned_pi0(cls, config)
+
     @property
     def ahead(self) -> int:
         """All actions that the network predicts, C: those that are not executed are learned as well, as in openpi."""
@@ -169,6 +172,10 @@ class Pi0(PiReader):
         rows = self._rows(seen, pixels.shape[1])
         longest = max(map(len, rows))
         ids_nP, real_nP = self._padded(rows, longest)
+        return self.encoded(seen, pixels, ids_nP, real_nP)
+
+    def encoded(self, seen: Observation, pixels: torch.Tensor, ids_nP: torch.Tensor, real_nP: torch.Tensor) -> Scene:
+        """pixels: [n, cameras, 3, side, side]. ids_nP: int64; real_nP: bool, False for padding. Of `seen` the state is read."""
         inner = self.model.model
         embeds = inner.embed_prefix(ids_nP, pixels, torch.ones(pixels.shape[:2], dtype=torch.bool, device=self.device))
         reading = Reading(config=inner.config.vlm_config.text_config)

@@ -15,11 +15,13 @@ from safetensors.torch import save_file
 from transformers import DynamicCache
 
 from mmrl.api.simulators.types import Observation, TrajectoryData
+from mmrl.api.tokens import TokenKind
 from mmrl.api.transfer import upload_one
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.acting.guidance import Guidance
 from mmrl.policies.acting.heads import categorical
 from mmrl.policies.acting.options import check_sizes
+from mmrl.policies.acting.planned import Planned
 from mmrl.policies.acting.randomness import CallRandomness
 from mmrl.policies.acting.saved_policy import SETTINGS, SHOWN, read_settings
 from mmrl.policies.batches import ActionMicroBatch
@@ -34,14 +36,12 @@ from mmrl.policies.pi0.lerobot_names import saved_weights
 from mmrl.policies.pi0.loading import load_model, statistics_of
 from mmrl.policies.pi0.options import Pi0FastOptions
 from mmrl.policies.pi0.pi05 import state_words
+from mmrl.policies.pi0.planned_fast import ROOM, planned_fast
 from mmrl.policies.pi0.reading import PiReader
 from mmrl.policies.pi0.tiny_fast import SKIPPED, fast_actions
 from mmrl.policies.vlm.linear_logprobs import is_linear, linear_logprobs
 from mmrl.policies.vlm.logits import Logits
 from mmrl.policies.vlm.vlm import LOGIT_CHUNK
-
-ROOM = 256
-"""Most tokens of a call where no checkpoint says it (LeRobot, `PI0FastConfig.max_decoding_steps`)."""
 
 
 class Pi0Fast(PiReader):
@@ -59,7 +59,6 @@ class Pi0Fast(PiReader):
     free = frozenset({"chunk", "cameras", "text_tokens", "action_tokens", "vocabulary", SHOWN})
     choice_settings = frozenset({"dims", "vocabulary"})
     continuous_dims = 0
-    says_chunks = True
     head: Any
     resize = "lerobot"
 
@@ -104,6 +103,14 @@ class Pi0Fast(PiReader):
         """int64 [B]: the ids that may be sampled; empty: all."""
         if (place / SETTINGS).is_file():
             self.load(place)
+
+    @classmethod
+    def planned(cls, config: PolicyConfig) -> Planned:
+        return planned_fast(cls, config)
+
+    @classmethod
+    def token_kind(cls, config: PolicyConfig) -> TokenKind:
+        return TokenKind.CHUNK_WORD
 
     @property
     def ahead(self) -> int:

@@ -189,7 +189,7 @@ def _save_image_processors(folder: Path) -> None:
 
 
 def _table(files: Files) -> Mapping[str, Any]:
-    return read_table(files, "smolvla", "SmolVLA", CURE)
+    return read_table(files, "smolvla", "a SmolVLA", CURE)
 
 
 def _of(name: str, error: UserError) -> UserError:

@@ -18,9 +18,10 @@ from mmrl.api.simulators.types import Observation, TrajectoryData
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.acting.flow import PLACES, Chains, Velocity, chains
 from mmrl.policies.acting.flow_noise import add_noise
+from mmrl.policies.acting.lerobot_cameras import NamedCameras
 from mmrl.policies.acting.lerobot_processors import ACTION, STATE, chosen_statistics
-from mmrl.policies.acting.observed import cameras_of
 from mmrl.policies.acting.options import check_sizes
+from mmrl.policies.acting.planned import Planned
 from mmrl.policies.acting.randomness import CallRandomness
 from mmrl.policies.acting.saved_policy import SETTINGS
 from mmrl.policies.lora import adapter_chain, apply_adapters, save_adapters
@@ -40,10 +41,8 @@ from mmrl.policies.smolvla.loading import (
     skeleton,
 )
 from mmrl.policies.smolvla.options import SmolVLAOptions
+from mmrl.policies.smolvla.planned import planned_smolvla
 from mmrl.policies.vlm.weights import check_files
-
-PICTURES = "observation.images."
-"""Beginning of LeRobot's keys of pictures."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +56,7 @@ class OfRobot(Chains):
         return super().matching(velocity, actions)[..., : self.dims]
 
 
-class SmolVLA(Pi0):
+class SmolVLA(NamedCameras, Pi0):
     """`policy.model` is a folder or hub name that LeRobot saved, a folder that this class saved, or `tiny:smolvla`.
 
     Everything that follows from flow matching by an expert is `Pi0`'s: what is executed, its likelihood, demonstrations. A critic
@@ -117,6 +116,10 @@ class SmolVLA(Pi0):
         name = adapter_chain(config.model)[1]
         return skeleton(open_checkpoint(name, config.options.get("backbone", ""), words=False))
 
+    @classmethod
+    def planned(cls, config: PolicyConfig) -> Planned:
+        return planned_smolvla(config)
+
     def settings(self) -> Mapping[str, Any]:
         found = {"kind": "smolvla", "dims": self.dims, "chunk": self.chunk, "state": self.state, "cameras": self.cameras}
         return found | self.chains.settings() | {"prompt": self.text, "crop": self.crop}
@@ -129,26 +132,6 @@ class SmolVLA(Pi0):
         return max((len(self._ids(*one)) for one in read), default=0) + 1 + moments * self.ahead
 
     # -- reading ----------------------------------------------------------------------------------------------------------
-
-    def _names(self, seen: Observation | TrajectoryData) -> list[str]:
-        """The simulator's cameras in the order of the checkpoint's: the option, or those with the checkpoint's names, or all
-        where it names none. A camera of the checkpoint's that isn't there is left out, as LeRobot does it."""
-        trained = self._trained()
-        if self.cameras or not trained:
-            return cameras_of(seen, self.cameras, list(seen.images))
-        names = [name for name in trained if name in seen.images]
-        if seen.images and not names:
-            raise UserError(
-                f"the policy was trained with the cameras {', '.join(trained)}, and the simulator has {', '.join(seen.images)}: "
-                "set policy.options.cameras to the latter in the order of the former"
-            )
-        return cameras_of(seen, names, [])
-
-    def _trained(self) -> dict[str, str]:
-        """Name of a camera, as a simulator may have it -> the network's key."""
-        renamed = self.checkpoint.processors.renamed if self.checkpoint.processors else {}
-        before = {new: old for old, new in renamed.items()}
-        return {before.get(key, key).rpartition(".")[2]: key for key in self.checkpoint.config.cameras}
 
     def _pictures(self, seen: Observation) -> torch.Tensor:
         """[n, cameras, 3, side, side] in [-1, 1]: cropped, scaled to fit and filled up with black at the left and above."""
@@ -205,7 +188,7 @@ class SmolVLA(Pi0):
         if self.lora:
             save_adapters(self.model, folder, self.base)
             return
-        inputs, outputs, renamed = self._features()
+        inputs, outputs, renamed = self.described(self.side, self.side)
         save_network(
             self.model,
             folder,
@@ -217,20 +200,6 @@ class SmolVLA(Pi0):
             outputs=outputs,
             renamed=renamed,
         )
-
-    def _features(self) -> tuple[dict[str, Any], dict[str, Any], dict[str, str]]:
-        """LeRobot's `input_features`, `output_features`, and which keys of observations get which of the former."""
-        config, processors = self.checkpoint.config, self.checkpoint.processors
-        inputs = {key: value for key, value in config.input_features.items() if key != STATE}
-        renamed = dict(processors.renamed) if processors else {}
-        if self.cameras:
-            keys = [PICTURES + name for name in self.cameras]
-            own = [*config.cameras, *keys[len(config.cameras) :]]
-            renamed = {key: there for key, there in zip(keys, own, strict=False) if key != there}
-            inputs = {key: {"type": "VISUAL", "shape": [3, self.side, self.side]} for key in own} | inputs
-        if self.state:
-            inputs[STATE] = {"type": "STATE", "shape": [self.state]}
-        return inputs, {ACTION: {"type": "ACTION", "shape": [self.dims]}}, renamed
 
 
 def _framed(pictures_nHWC: torch.Tensor, crop: float, side: int) -> torch.Tensor:

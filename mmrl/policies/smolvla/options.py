@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 from mmrl.policies.acting.options import (
     Actions,
     CameraOptions,
+    CheckpointOptions,
     Crop,
     NoiseOptions,
     PromptOptions,
@@ -18,7 +18,7 @@ from mmrl.policies.acting.options import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class SmolVLAOptions(StatisticsOptions, CameraOptions, PromptOptions, NoiseOptions):
+class SmolVLAOptions(StatisticsOptions, CameraOptions, PromptOptions, NoiseOptions, CheckpointOptions):
     dims: Actions | None = None
     """Numbers of an action. Unset: as the checkpoint says, else 7. For a tiny one, and with `--smoke`, it must be said where 7
     don't fit."""
@@ -33,11 +33,3 @@ class SmolVLAOptions(StatisticsOptions, CameraOptions, PromptOptions, NoiseOptio
     backbone: str = ""
     """Folder or hub name with the config.json and tokenizer of the vision-language model, where the one that the checkpoint names
     can't be reached."""
-
-    def completed(self, **said: int) -> dict[str, int]:
-        """Each of these options, or what the checkpoint says where it is unset. Raises UserError for a checkpoint that says what
-        no option may."""
-        asked = vars(self)
-        found: dict[str, Any] = {name: asked[name] if asked[name] is not None else value for name, value in said.items()}
-        replace(self, **found)
-        return found

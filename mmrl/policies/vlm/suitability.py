@@ -31,6 +31,8 @@ CROSS_ATTENTION = ("blip", "pp_formulanet", "vision-encoder-decoder")
 
 MOST_LAYERS = 1000
 """A damaged number of layers would take hours, even without weights."""
+OF_LEROBOT = {"smolvla": "a SmolVLA", "xvla": "an X-VLA", "diffusion": "a Diffusion Policy", "act": "an ACT"}
+"""`type` in the config.json of a policy of LeRobot's -> how a person calls it."""
 _MEDIA_ARGUMENT = re.compile(r"pixel|image|patches|features")
 _MEDIA_SETTING = re.compile(r"(image|video|vision|audio).*token.*(id|index)$")
 
@@ -108,10 +110,8 @@ def refuse_kind(name: str, settings: Mapping[str, Any], trusted: bool) -> None:
         raise refusal(name, f'it is a {own_kind}, which is a policy of its own: set policy.kind = "{own_kind}"')
     if kind == "Gr00tN1d7" or (not kind and settings.get("type") == "groot"):
         raise refusal(name, 'it is a GR00T, which is a policy of its own: set policy.kind = "gr00t"')
-    if not kind and settings.get("type") == "smolvla":
-        raise refusal(name, 'it is a SmolVLA, which is a policy of its own: set policy.kind = "smolvla"')
-    if not kind and settings.get("type") == "diffusion":
-        raise refusal(name, 'it is a Diffusion Policy, which is a policy of its own: set policy.kind = "diffusion"')
+    if called := OF_LEROBOT.get(str(own_kind)):
+        raise refusal(name, f'it is {called}, which is a policy of its own: set policy.kind = "{own_kind}"')
     if not kind and not own:
         raise refusal(name, _nameless(settings))
     from transformers import __version__

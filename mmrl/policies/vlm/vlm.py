@@ -25,6 +25,7 @@ from mmrl.policies.shard import Sharded, model_state_dict, shard, unsharded
 from mmrl.policies.vlm import attention, loading, tiny
 from mmrl.policies.vlm.capabilities import Capabilities
 from mmrl.policies.vlm.coordinate_formats import format_of
+from mmrl.policies.vlm.experts import has_experts, why_not_routed
 from mmrl.policies.vlm.families import Family
 from mmrl.policies.vlm.known_families import family_of
 from mmrl.policies.vlm.limits import pixel_limits
@@ -68,6 +69,8 @@ class VLM(Policy):
                 load_adapters(model, source, layers_in_files(model))
         self.model = model.to(self.device).eval()
         self.tokenizer = self.processor.tokenizer
+        self.unrouted = why_not_routed(self.model) if has_experts(self.model) else ""
+        """Why nothing is known of the routes of a model with experts; empty if its routers are understood."""
         self.family: Family = family_of(self.model, self.processor)
         self.banned = frozenset(self.family.banned_ids())
         self.eos = frozenset(_eos_ids(self.model, self.tokenizer)) - self.banned

@@ -145,14 +145,17 @@ class LocalGenerator:
         if processor:
             processor.end(length_N)
         tokens, logprobs = torch.stack(tokens_TN, 1).tolist(), torch.stack(logprobs_TN, 1).tolist()
+        lengths = length_N.tolist()
+        routes = rows.recorder.routes(lengths) if rows.recorder else [None] * total
         samples = [
             Completion(
                 token_ids=tuple(tokens[n][:length]),
                 logprobs=tuple(logprobs[n][:length]),
                 finished=finished,
                 versions=versions.of(length),
+                routes=routes[n],
             )
-            for n, (length, finished) in enumerate(zip(length_N.tolist(), finished_N.tolist(), strict=True))
+            for n, (length, finished) in enumerate(zip(lengths, finished_N.tolist(), strict=True))
         ]
         return [samples[i : i + group_size] for i in range(0, total, group_size)]
 

@@ -13,6 +13,7 @@ from mmrl.api.types import Prompt, user_message
 from mmrl.policies.vlm.probe import BOUNDS, TEXTS
 from mmrl.policies.vlm.prompt_inputs import PromptInputs
 from mmrl.rollout.generate.decode_graphs import DecodeGraphs
+from mmrl.rollout.generate.record_routes import RouteRecorder
 from mmrl.rollout.generate.rooms import KINDS, Room
 from mmrl.rollout.generate.rows import Prefiller, Rows
 from mmrl.rollout.generate.sampling import SamplingParams
@@ -27,9 +28,10 @@ def rows_for(
     beside: Mapping[str, torch.Tensor],
 ) -> Rows:
     """Rows in rooms if graphs are wanted, the model can be decoded in rooms, and nobody looks into it at each token."""
-    if graphs and not sampling.logits_processor and fit(sampler, graphs):
+    recorder = RouteRecorder(sampler.policy.model, group_size) if sampling.routes else None
+    if graphs and not sampling.logits_processor and not recorder and fit(sampler, graphs):
         return RoomRows(sampler, inputs, group_size, graphs, sampling.max_tokens, beside)
-    return Rows(sampler, inputs, group_size, beside)
+    return Rows(sampler, inputs, group_size, beside, recorder)
 
 
 class RoomRows(Rows):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from types import MappingProxyType
 from typing import Protocol
 
@@ -14,6 +15,7 @@ from mmrl.policies.vlm.probe import padding_only
 from mmrl.policies.vlm.prompt_inputs import PromptInputs
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.rollout.generate.cache import expand, select
+from mmrl.rollout.generate.record_routes import RouteRecorder
 
 
 class Prefiller(Protocol):
@@ -40,9 +42,10 @@ class Rows:
         inputs: list[PromptInputs],
         group_size: int,
         beside: Mapping[str, torch.Tensor] = MappingProxyType({}),
+        recorder: RouteRecorder | None = None,
     ) -> None:
-        """beside: tensors of the host that go to the device in the same copy."""
-        self.sampler, self.inputs, self.group_size = sampler, inputs, group_size
+        """beside: tensors of the host that go to the device in the same copy. recorder: notes the experts of tokens."""
+        self.sampler, self.inputs, self.group_size, self.recorder = sampler, inputs, group_size, recorder
         device = sampler.policy.device
         self.row_N = torch.arange(len(inputs) * group_size, device=device)
         """Which completion each row is."""
@@ -56,7 +59,9 @@ class Rows:
     def _prefill(self, prompts: Sequence[int]) -> torch.Tensor:
         """A cache of these prompts, each repeated for its group; returns the logits that follow them."""
         self.cache = DynamicCache(config=self.sampler.policy.model.config)
-        logits, mask = self.sampler.prefill([self.inputs[i] for i in prompts], self.cache)
+        given = [self.inputs[i] for i in prompts]
+        with self.recorder.prompts_read([len(one.ids) for one in given]) if self.recorder else nullcontext():
+            logits, mask = self.sampler.prefill(given, self.cache)
         prompt_N = torch.arange(len(prompts), device=logits.device).repeat_interleave(self.group_size)
         self._expand(prompt_N)
         self.mask = None if mask is None else mask.repeat_interleave(self.group_size, 0)
@@ -101,4 +106,5 @@ class Rows:
         if given is not None:
             at_NT = self.position_N[:, None] + torch.arange(first, first + tokens_NT.shape[1], device=tokens_NT.device)
             positions = at_NT.expand(given.shape[0], -1, -1)
-        return self.sampler.policy.family.step(tokens_NT, self.mask, positions, {}, self.cache)
+        with self.recorder.tokens_read(self.row_N, first) if self.recorder else nullcontext():
+            return self.sampler.policy.family.step(tokens_NT, self.mask, positions, {}, self.cache)

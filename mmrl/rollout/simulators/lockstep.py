@@ -37,7 +37,8 @@ from mmrl.rollout.simulators.demonstrations import (
     to_device,
     to_trajectory,
 )
-from mmrl.rollout.simulators.lane import EpisodeJob, Lane
+from mmrl.rollout.simulators.lane import Lane
+from mmrl.rollout.simulators.recorded import EpisodeJob
 from mmrl.rollout.simulators.replaced import Elsewhere
 from mmrl.rollout.simulators.streams import ActingStream
 from mmrl.rollout.simulators.watchdog import Watchdog

@@ -46,12 +46,23 @@ def check_transition(who: str, found: Any, n: int, like: Observation | None, par
         check_tensor(who, name, getattr(found, name), torch.bool, (n,))
     if found.lost_N is not None:
         check_tensor(who, "lost_N", found.lost_N, torch.bool, (n,))
+    if found.interventions_NA is not None:
+        check_tensor(who, "interventions_NA", found.interventions_NA, torch.float32, (n, "A"))
     if parts is not None and set(found.parts) != set(parts):
         raise PluginError(
             f"{who} gave the parts {sorted(parts)}, and now gives {sorted(found.parts)}: name the same in every step"
         )
     for name, rows in found.parts.items():
         check_tensor(who, f"part {name!r}", rows, torch.float32, (n,))
+
+
+def check_interventions(who: str, taken_nA: torch.Tensor, dims: int) -> None:
+    """PluginError unless each row is an action of so many numbers, or NaN. taken_nA: the rows of sound environments."""
+    if taken_nA.shape[1] != dims:
+        raise PluginError(f"{who}: a row of interventions_NA has {taken_nA.shape[1]} numbers, and an action has {dims}")
+    for row in taken_nA[~taken_nA.isnan().all(1)].tolist():
+        if not all(abs(number) <= 1 + ROUNDING for number in row):
+            raise PluginError(f"{who}: a row of interventions_NA is {row}: give numbers from -1 to 1, or NaN in all")
 
 
 def check_parts(who: str, parts: Mapping[str, torch.Tensor], sound_N: torch.Tensor) -> None:

@@ -234,7 +234,7 @@ def check_staleness(config: RunConfig, acts: bool, algorithms: Sequence[Algorith
             raise UserError(
                 f"stages.{number}.entropy_control answers prompts again while compute.staleness = {k} samples others: {cure}"
             )
-        for key in ("imitation", "condition"):
+        for key in ("imitation", "condition", "perception"):
             if getattr(stage, key):
                 raise UserError(f"stages.{number}.{key} reads prompts while compute.staleness = {k} samples others: {cure}")
 

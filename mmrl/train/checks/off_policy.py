@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mmrl.api.errors import UserError
@@ -45,6 +45,7 @@ def check_off_policy(
             f"{where}: td3 explores by a noise that is given, and the soft actor-critic learns it: "
             + ("set policy.options.noise, such as 0.1, or drop td3" if stage.td3 else "set td3, or drop policy.options.noise")
         )
+    _check_interventions(config, where, stage, labels, simulators)
     several = list(dict.fromkeys(simulators[label].id for label in labels if label in simulators))
     if len(several) > 1:
         raise UserError(f"{where}: tasks of {several[0]!r} and {several[1]!r} can't share a memory: give each a stage or a run")
@@ -84,11 +85,25 @@ def check_recap(
         raise UserError(
             f'{where}: kind = "recap": policy.kind = {config.policy.kind!r} doesn\'t act in simulators: use one that does'
         )
-    if issubclass(kind, Squashed):
-        raise UserError(f'{where}: kind = "recap" tells the policy how good an action was, and "squashed" reads no instruction')
+    if not kind.reads_text:
+        raise UserError(
+            f'{where}: kind = "recap" tells the policy how good an action was, and policy.kind = {config.policy.kind!r} reads no '
+            "instruction: use another stage or policy"
+        )
     _check_one_process(config, where, stage.kind)
+    _check_interventions(config, where, stage, list(config.weights(stage)), simulators)
+
+
+def _check_interventions(
+    config: RunConfig,
+    where: str,
+    stage: OffPolicyStage | RecapStage,
+    labels: Sequence[str],
+    simulators: Mapping[str, SimulatorSpec],
+) -> None:
+    """Refuse an expert that a simulator doesn't have, or that can't take a policy's place."""
     for key in ("expert_episodes", "interventions"):
-        for label in config.weights(stage) if getattr(stage, key) else ():
+        for label in labels if getattr(stage, key, 0) else ():
             if label in simulators and "expert" not in simulators[label].capabilities:
                 raise UserError(f"{where}.{key}: simulator {simulators[label].id!r} of {label!r} has no expert: set it to 0")
     if stage.interventions and config.policy.options.get("chunk", 1) != 1:

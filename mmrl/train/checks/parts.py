@@ -10,22 +10,25 @@ from typing import Any
 from mmrl.api.errors import UserError
 from mmrl.config.parts import entry, matches, part_of
 from mmrl.config.sections import PARTS, PolicyConfig, RlStage, RunConfig
+from mmrl.train.checks.experts import check_mixture
 
 
 def check_parts(config: RunConfig, critics: Collection[int] = (), build: Callable[[PolicyConfig], Any] | None = None) -> None:
-    """Refuse patterns of `policy.lora` and `stages.N.parts` that match nothing, and stages that train nothing.
+    """Refuse patterns of `policy.lora` and `stages.N.parts` that match nothing, stages that train nothing, and `stages.N.experts`
+    of a model that has none.
 
     critics: indices of the stages with a value function. build: makes the model from its configuration, without weights; if it
-    returns None, it is a vision-language model. It is called only if there are such patterns.
+    returns None, it is a vision-language model. It is called only if there are such keys.
     """
     lora = config.policy.lora
-    if lora is None and not any(stage.parts for stage in config.stages):
+    if lora is None and not any(stage.parts or getattr(stage, "experts", None) for stage in config.stages):
         return
     from mmrl.policies.lora import quantised_layers, refuse_parts_without_layers, target_modules
     from mmrl.policies.vlm.loading import skeleton
 
     model = build(config.policy) if build else None
     model = skeleton(config.policy) if model is None else model
+    check_mixture(config, model)
     names = [name for name, _ in model.named_parameters()]
     tied = not any(part_of(name) == "head" for name in names)
     if lora:

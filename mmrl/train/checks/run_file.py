@@ -10,6 +10,7 @@ from mmrl.api.errors import UserError, did_you_mean
 from mmrl.api.interfaces import Task
 from mmrl.api.simulators.types import Simulation
 from mmrl.api.specs import PolicySpec, SimulatorSpec, VerifierSpec
+from mmrl.api.tokens import TokenKind
 from mmrl.compute.devices import check_device, following_device
 from mmrl.config.sections import (
     EXPERT,
@@ -20,6 +21,7 @@ from mmrl.config.sections import (
     PreferenceStage,
     RlStage,
     RunConfig,
+    SftStage,
     Training,
     teacher_of,
 )
@@ -132,8 +134,6 @@ def check_acting(config: RunConfig, tasks: Mapping[str, Task], acts: bool) -> di
             check_distilled(config, number, stage, simulators)
         if not isinstance(stage, RlStage):
             continue
-        if stage.ratio != "token" and not acts:
-            raise UserError(f'stages.{number}.ratio = "{stage.ratio}" is for policies that act: words are tokens; leave it out')
         if stage.minibatches > stage.prompts_per_step and not acts:  # the calls of policies that act are dealt out singly
             raise UserError(
                 f"{stage.minibatches} is above prompts_per_step = {stage.prompts_per_step}, and groups aren't split: lower it",
@@ -153,6 +153,19 @@ def check_acting(config: RunConfig, tasks: Mapping[str, Task], acts: bool) -> di
     if acted and config.simulate.policy_device != "auto":
         check_device("simulate.policy_device", following_device(config.simulate.policy_device))
     return simulators
+
+
+def check_simulators(config: RunConfig, tasks: Mapping[str, Task]) -> None:
+    """Refuse options that simulators don't take, without making one. Those that run elsewhere aren't on this machine. tasks: by
+    label."""
+    if config.simulate.address or config.compute.simulators == "actors":
+        return
+    for label, task in tasks.items():
+        if task.simulation is not None and task.simulation.simulator:
+            try:
+                plugins.registry().check_simulator(task.simulation)
+            except UserError as error:
+                raise type(error)(f"task {label!r}: {error}") from error
 
 
 def check_variant(label: str, items: Indexable, spec: SimulatorSpec | None) -> None:
@@ -236,19 +249,20 @@ def check_stage(
         raise UserError(f"{where}.condition imitates completions and never trains the critic of {stage.algorithm}: drop one")
     if stage.credit != "token" and "units_NT" not in algorithm.needs:
         raise UserError(f'{where}.credit = "{stage.credit}" needs a critic, but {stage.algorithm} has none: drop it')
+    if "states_NT" in algorithm.needs and stage.credit not in ("turn", "chunk"):
+        raise UserError(f'{where}.credit = "{stage.credit}" divides turns, which {stage.algorithm} compares: set credit = "turn"')
+    if stage.state_similarity < 1 and "states_NT" not in algorithm.needs:
+        raise UserError(f"{where}.state_similarity has no effect, as {stage.algorithm} doesn't compare states: use gigpo")
+    if stage.importance_sampling_level == "sequence" and stage.importance_sampling == "off":
+        raise UserError(
+            f'{where}.importance_sampling_level = "sequence" has no effect with importance_sampling = "off": set that to '
+            '"truncate" or "mask", or drop this'
+        )
     for key in ("kl_target", "reference_every"):  # here, as kl_coef may be the algorithm's default
         if getattr(stage, key) and not stage.kl_coef:
             raise UserError(f"{where}.{key} is set, but kl_coef = 0, so there is no penalty: set kl_coef, or drop {key}")
     if stage.curriculum and plugins.registry().get("policies", config.policy.kind).acts:
         raise UserError(f"{where}.curriculum measures prompts of a policy that writes, and {config.policy.kind} acts: drop it")
-    if algorithm.for_writing and plugins.registry().get("policies", config.policy.kind).acts:
-        raise UserError(
-            f"{where}: the loss of {stage.algorithm} is for policies that write, and {config.policy.kind} acts: use ppo"
-        )
-    if algorithm.for_acting and not plugins.registry().get("policies", config.policy.kind).acts:
-        raise UserError(
-            f"{where}: the loss of {stage.algorithm} is for policies that act, and {config.policy.kind} writes: use ppo"
-        )
     taught = "teacher_logprobs_NT" in algorithm.needs
     if stage.teacher == EXPERT:
         raise UserError(f'{where}.teacher = "expert" is for a distill stage: name a checkpoint, which can score completions')
@@ -267,6 +281,28 @@ def check_stage(
     for label, task in tasks.items() if stage.labels == "co-reward" else ():
         if type(task).rephrase is Task.rephrase and label in config.weights(stage):
             raise UserError(f"{where}.labels: task {label!r} has no rephrase(), which co-reward needs: write one, or use ttrv")
+
+
+def check_tokens(where: str, kind: str, token: TokenKind, stage: Training, algorithm: Algorithm | None) -> None:
+    """Refuse an algorithm, units and weights that have no meaning for the policy's tokens. where: the stage's key. kind:
+    `policy.kind`."""
+    own = f"the tokens of policy.kind = {kind!r} are {token.value}"
+    if algorithm is not None and token not in algorithm.tokens:
+        known = ", ".join(each.value for each in TokenKind if each in algorithm.tokens)
+        raise UserError(f"{where}: {algorithm.id} learns on {known}, and {own}: use another algorithm, such as grpo or ppo")
+    if isinstance(stage, SftStage) and stage.token_weights == "probability" and not token.discrete:
+        raise UserError(f'{where}.token_weights = "probability": {own}, which have densities: leave it out')
+    if not isinstance(stage, RlStage):
+        return
+    if stage.ratio != "token" and not token.acts:
+        raise UserError(f'{where}.ratio = "{stage.ratio}" is for policies that act, and {own}: leave it out')
+    whole = {"off_policy_mask": stage.off_policy_mask, 'importance_sampling_level = "sequence"': stage.importance_sampling_level}
+    for key, value in whole.items():
+        if value not in (None, "token") and token.acts:
+            raise UserError(f"{where}.{key} is about whole completions of policies that write, and {own}: leave it out")
+    for key in ("ratio", "credit"):
+        if getattr(stage, key) == "action" and token.says_chunk:
+            raise UserError(f'{where}.{key} = "action": {own}, and no action has tokens of its own: use "token" or "chunk"')
 
 
 def check_cameras(label: str, options: Mapping[str, Any], simulation: Simulation, simulator: SimulatorSpec) -> None:
@@ -299,17 +335,6 @@ def check_trainable(policy: PolicySpec) -> None:
         raise UserError(f'policy.kind = "{policy.id}" can only be evaluated: write mmrl eval instead of mmrl train')
 
 
-def _check_units_of_chunks(config: RunConfig) -> None:
-    """Refuse units of a stage that a policy whose tokens say a whole chunk doesn't have."""
-    for number, stage in enumerate(config.stages):
-        for key in ("ratio", "credit"):
-            if isinstance(stage, RlStage) and getattr(stage, key) == "action":
-                raise UserError(
-                    f'stages.{number}.{key} = "action": the tokens of a {config.policy.kind} say a whole chunk, and no action '
-                    'has tokens of its own: use "token" or "chunk"'
-                )
-
-
 def check_model(config: RunConfig, policy: PolicySpec, online: bool = False) -> None:
     """Refuse a `[policy]` that can't be loaded, as far as its kind can check without loading. Not called for a checkpoint, which
     doesn't need that model. online: for `compute.sequence_parallel`, hub names are looked up."""
@@ -320,8 +345,6 @@ def check_model(config: RunConfig, policy: PolicySpec, online: bool = False) -> 
             if given:
                 raise UserError(f"{key}: a policy of kind {config.policy.kind!r} always trains all its weights: leave it out")
     kind.check(config.policy)
-    if getattr(kind, "says_chunks", False):
-        _check_units_of_chunks(config)
     check_shared_rows(config, config.policy, online)
     for number, stage in enumerate(config.stages):
         if teacher := teacher_of(stage):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, replace
+from types import ModuleType
 from typing import Any
 
 from mmrl.api.errors import UserError
@@ -146,6 +147,8 @@ def sizes_of(
     """The assumed sizes of prompts and completions, or of calls and episodes. Default of text: 128, or an instruction. Default of
     pixels: `policy.max_pixels`, or a megapixel if it is unset; for a policy that acts the option `size`. Default of completion:
     `generate.max_tokens`. Default of steps: those of the tasks' simulators."""
+    if model.shapes.traced:
+        return _passes().passes_sizes(config, TEXT if text is None else text, steps or 0)
     if config.policy.kind == "vla":
         side = int(config.policy.options.get("size") or (224 if model.shapes.family == "openvla" else 0))
         shown = min(pixels or side**2 or 224**2, model.most_pixels)
@@ -202,7 +205,7 @@ def predict(
         usable=room,
         engine_fits=_engine_fits(config.compute, machine, whole),
         changes=tuple(suggested),
-        offload=offload(_clock(config, model.shapes, machine), machine),
+        offload=None if model.shapes.traced else offload(_clock(config, model.shapes, machine), machine),
         unknown_models=models.unknown,
     )
 
@@ -265,17 +268,21 @@ def _memory(
 ) -> tuple[Workload, Trained, list[Part]]:
     compute = config.compute
     acts = sizes.steps > 0
-    work = (vla_workload if acts else workload)(config, stage, shapes, sizes, compute.learners)
+    worked = _passes().passes_workload if shapes.traced else vla_workload if acts else workload
+    work = worked(config, stage, shapes, sizes, compute.learners)
     weights = trained(shapes, config.policy.lora, stage)
     teacher = find_shapes(config.policy, name).shapes.parameters if (name := teacher_of(stage)) else 0
     parts = [*resident(shapes, config, stage, weights, teacher, compute.learners), *models.parts]
-    if work.sampled and acts:
+    if shapes.traced:
+        parts += _passes().passes_memory(config, stage, work, weights, sizes)
+    elif work.sampled and acts:
         parts += acting(shapes, config, work)
     elif work.sampled:
         alone = compute.placement == "separate"
         parts += vllm(compute, machine, alone) if compute.sampler == "vllm" else local(shapes, config, work)
-    choices = int(config.policy.options.get("bins") or 256) if acts else None
-    parts += update(shapes, config, work, weights, machine.kind, choices, stage.optimizer)
+    if not shapes.traced:
+        choices = int(config.policy.options.get("bins") or 256) if acts else None
+        parts += update(shapes, config, work, weights, machine.kind, choices, stage.optimizer)
     if isinstance(stage, RlStage) and sampled_beside(config):
         parts = [replace(part, phases=BOTH) for part in parts]
     return work, weights, parts
@@ -288,10 +295,14 @@ def _peak(config: RunConfig, shapes: Shapes, machine: Machine, sizes: Sizes, mod
 def _stage(config: RunConfig, number: int, shapes: Shapes, machine: Machine, sizes: Sizes, models: VerifierModels) -> StagePlan:
     stage, compute = config.stages[number], config.compute
     work, weights, parts = _memory(config, stage, shapes, machine, sizes, models)
-    clock = _clock(config, shapes, machine, weights.nf4)
+    clock = (
+        _passes().PassesCost(config, stage, shapes, machine, sizes)
+        if shapes.traced
+        else _clock(config, shapes, machine, weights.nf4)
+    )
     split = compute.learners if compute.weights == "sharded" else 1
     acts = sizes.steps > 0
-    timed = bins_only(work, config.policy, shapes) if acts else work
+    timed = bins_only(work, config.policy, shapes) if acts and not shapes.traced else work
     learn = update_seconds(config.train, stage, timed, clock, weights, split)
     passes = sum(part.seconds for part in learn)
     move = transfer_seconds(compute, work, clock, weights, compute.learners, passes)
@@ -315,12 +326,19 @@ def _stage(config: RunConfig, number: int, shapes: Shapes, machine: Machine, siz
         work=work,
         weights=weights,
         parts=tuple(parts),
-        certain=sum(p.bytes for p in kept) + activations(shapes, smallest, b, True, weights),
+        certain=sum(p.bytes for p in kept) + (0 if shapes.traced else activations(shapes, smallest, b, True, weights)),
         seconds=tuple([*sample, *host, *learn, *move] if acts else [*host[:1], *sample, *host[1:], *learn, *move]),
         step_s=step,
         tokens_per_s=work.tokens * work.asked / work.prompts / step,
         flop_use=flops / step / (clock.rate or 1.0),
     )
+
+
+def _passes() -> ModuleType:
+    """`mmrl.train.plan.acting_passes`, which imports torch."""
+    from mmrl.train.plan import acting_passes as found
+
+    return found
 
 
 def _clock(config: RunConfig, shapes: Shapes, machine: Machine, nf4: int = 0) -> CostModel:

@@ -134,23 +134,53 @@ def longest_episode(config: RunConfig) -> int:
     return max(found) or STEPS
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A call of the policy."""
+
+    prompt: int
+    """Tokens that its actions follow."""
+    behind: int
+    """Tokens of its actions."""
+    chunk: int
+    """Actions that are carried out."""
+    picture: int = 0
+    """Patches of a picture."""
+    alone: bool = False
+    """Each candidate of a row takes passes of its own."""
+
+
+def vla_call(policy: PolicyConfig, shapes: Shapes, sizes: Sizes) -> Call:
+    one = option(policy, "decoding", "parallel", shapes.family) == "one-by-one"
+    return Call(
+        prompt=sizes.text + sizes.images * (shapes.tokens_of(sizes.pixels) + 2) + bool(option(policy, "state", 0)),
+        behind=slots(policy, shapes.family),
+        chunk=int(policy.options.get("chunk", 1)),
+        picture=shapes.patches_of(sizes.pixels),
+        alone=one and option(policy, "head", "tokens") == "tokens",
+    )
+
+
 def vla_workload(config: RunConfig, stage: Stage, shapes: Shapes, sizes: Sizes, learners: int) -> Workload:
+    """See `acting_workload`."""
+    return acting_workload(config, stage, vla_call(config.policy, shapes, sizes), sizes, learners)
+
+
+def acting_workload(config: RunConfig, stage: Stage, call: Call, sizes: Sizes, learners: int) -> Workload:
     """The work of one of `learners` in a step of the stage. Raises UserError for more calls than a plan counts."""
-    policy, rl = config.policy, stage if isinstance(stage, RlStage) else None
-    behind, picture = slots(policy, shapes.family), shapes.patches_of(sizes.pixels)
-    prompt = sizes.text + sizes.images * (shapes.tokens_of(sizes.pixels) + 2) + bool(option(policy, "state", 0))
+    rl, prompt, behind, picture = stage if isinstance(stage, RlStage) else None, call.prompt, call.behind, call.picture
     length = prompt + behind
     if isinstance(stage, SftStage):  # a row is a step of a demonstration, or a whole one
         asked, group, per_episode = stage.batch_size, 1, 1
     else:
         asked, group = stage.prompts_per_step, stage.group_size
-        per_episode = math.ceil(sizes.steps / int(policy.options.get("chunk", 1)))
+        per_episode = math.ceil(sizes.steps / call.chunk)
     prompts = -(-asked // learners)
     calls, parts = prompts * group * per_episode, rl.minibatches if rl else 1
     if calls > MOST:
         raise UserError(f"a step of the {stage.kind} stage has {calls:,} calls per learner, more than the {MOST:,} of a plan")
     at_once = max(1, config.train.micro_batch_tokens // length)
-    remembered = _remembering(policy, shapes, stage, prompts * group, per_episode)
+    remembered = _remembering(stage, prompts * group, per_episode, call.alone)
     micro = [
         Micro(rows=rows, length=length, patches=rows * sizes.images * picture, targets=rows * behind)
         for part in range(parts)
@@ -194,7 +224,7 @@ class _Remembering:
     """See `Workload`."""
 
 
-def _remembering(policy: PolicyConfig, shapes: Shapes, stage: Stage, episodes: int, per_episode: int) -> _Remembering:
+def _remembering(stage: Stage, episodes: int, per_episode: int, alone: bool) -> _Remembering:
     """Once critics have warmed up, and while the memory has more calls than a step draws, so that each is looked at once."""
     calls = episodes * per_episode
     if isinstance(stage, RecapStage):  # a frozen copy sees each observation, that after the last call too
@@ -206,7 +236,6 @@ def _remembering(policy: PolicyConfig, shapes: Shapes, stage: Stage, episodes: i
     updates = max(1, round(calls * how.updates))
     each = 2 if stage.conservative else 0 if how.expectile else 1  # Cal-QL also asks where the transition begins
     drawn = min(calls * stage.updates * stage.batch_size * each + updates * how.batch_size, stage.capacity)
-    alone = option(policy, "head", "tokens") == "tokens" and option(policy, "decoding", "parallel", shapes.family) == "one-by-one"
     many = how.candidates if alone else 1
     seen = calls * (2 if how.acts else 1) + episodes  # when it chooses, and when what it played is kept
     return _Remembering(how.batch_size, updates, many if how.acts else 1, seen + drawn * many)

@@ -231,8 +231,6 @@ def update(
         sizes.append((activations(shapes, own, b, on, weights, dense, moved) + again + whole, m))
     kept, worst = max(sizes, key=lambda found: found[0])
     made = logits(shapes, worst.targets, b, weights.plain) if choices is None else 4 * FULL * worst.targets * choices
-    split = config.compute.learners if config.compute.weights == "sharded" else 1
-    fresh = b * weights.moved // split if b < FULL and weights.plain else 0  # of weights of 16 bits, before accumulation
     pictures = f" and {worst.patches:,} patches" if worst.patches else ""
     found = [
         Part(
@@ -254,12 +252,20 @@ def update(
     if choices is None:
         counted = worst if team > 1 or (b == FULL and weights.vision) else None
         found += pixels(shapes, work, kind, counted)
+    return [*found, *fresh_gradients(config, weights, kept + made, optimizer)]
+
+
+def fresh_gradients(config: RunConfig, weights: Trained, kept: int, optimizer: str) -> list[Part]:
+    """What is allocated while the activations are freed, or later. kept: bytes of these."""
+    b, found = config.policy.bytes_per_weight, []
+    split = config.compute.learners if config.compute.weights == "sharded" else 1
+    fresh = b * weights.moved // split if b < FULL and weights.plain else 0  # of weights of 16 bits, before accumulation
     stepped = stepped_bytes(optimizer, weights, b) if config.train.offload_optimizer else 0
     for name, size, why in (
         ("fresh gradients", fresh, f"in {config.policy.dtype}"),
         ("what is stepped", stepped, "of the offloaded optimiser"),
     ):
-        if (rest := size - kept - made) > 0:  # it is allocated while the activations are freed, or later
+        if (rest := size - kept) > 0:
             found.append(Part(name=name, bytes=rest, phases=("update",), because=f"{why}, beyond the activations"))
     return found
 

@@ -208,6 +208,11 @@ class CostModel:
             starting=3 * 14 * self.shapes.text.layers * self.machine.launch,
         )
 
+    def call(self, rows: int, work: Workload) -> Cost:
+        """The passes of calls of a policy that acts."""
+        length = work.prompt_tokens + work.completion
+        return self.text(rows, length) + self.tower(rows * work.patches, work.picture_patches)
+
     def offload(self, train: TrainConfig, stage: Stage, work: Workload, weights: Trained) -> Cost:
         """Copies to the host and back, which computing waits for."""
         t, v = self.shapes.text, self.shapes.vision
@@ -253,9 +258,7 @@ def acting_seconds(config: RunConfig, work: Workload, clock: CostModel) -> list[
     if not work.sampled:
         return []
     rows = -(-config.simulate.num_envs // config.simulate.lanes)
-    length, pairs = work.prompt_tokens + work.completion, None
-    call = clock.text(rows, length, pairs=pairs) + clock.tower(rows * work.patches, work.picture_patches)
-    cost = call.times(work.passes * math.ceil(work.rollouts * work.calls / rows))
+    cost = clock.call(rows, work).times(work.passes * math.ceil(work.rollouts * work.calls / rows))
     return [Seconds(name="act", seconds=cost.seconds(clock.machine), limit=cost.limit, flops=cost.flops)]
 
 

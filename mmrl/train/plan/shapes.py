@@ -90,6 +90,8 @@ class Shapes:
     """Every weight's name and shape, of a family whose are not computed here."""
     own: tuple[tuple[str, tuple[int, ...]], ...] = ()
     """Those of what a policy that acts adds to the model: a head, a projector of the state."""
+    traced: bool = False
+    """What it computes is counted by passes without numbers, see `mmrl.train.plan.acting_passes`, not from these sizes."""
 
     def named(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Every weight's name and shape, as in transformers and in its order; without a tied head."""

@@ -36,7 +36,10 @@ def find_shapes(config: PolicyConfig, model: str = "", online: bool = True) -> F
     """
     name = model or config.model
     if config.kind not in ("vlm", "vla"):
-        raise UserError(f'mmrl plan supports only policy.kind = "vlm" and "vla", not {config.kind!r}')
+        from mmrl.train.plan.acting_passes import passes_of  # imports torch
+
+        shapes = passes_of(config.model_copy(update={"model": name})).shapes
+        return Found(shapes=shapes, source=f"the configuration of {name}", most_pixels=0)
     if config.options:
         from mmrl.policies.load import checked_options  # imports torch
 

@@ -48,10 +48,11 @@ def _others(group: Group) -> Iterator[Group]:
         yield from _others(other)
 
 
-def group_stub(group: Group) -> Group:
-    """The stub of a group for other ranks: without media and encoded inputs."""
+def group_stub(group: Group, states: bool = False) -> Group:
+    """The stub of a group for other ranks: without media and encoded inputs. states: its rollouts still know their states."""
     prompt = group.prompt.without_media()
-    rollouts, others = [r.to_stub(prompt) for r in group.rollouts], [group_stub(g) for g in group.others]
+    known = [r.with_states() for r in group.rollouts] if states else group.rollouts
+    rollouts, others = [r.to_stub(prompt) for r in known], [group_stub(g, states) for g in group.others]
     return replace(group, prompt=prompt, inputs=None, rollouts=rollouts, others=others, is_stub=True)
 
 

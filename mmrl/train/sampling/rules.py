@@ -12,6 +12,7 @@ from mmrl.train.sampling.ground_truth import GroundTruth
 from mmrl.train.sampling.guard import check_sizes
 from mmrl.train.sampling.hints import Hints
 from mmrl.train.sampling.length import LengthBonus
+from mmrl.train.sampling.noisy import NoisyRollouts
 from mmrl.train.sampling.overlong import OverlongMask, OverlongPenalty
 from mmrl.train.sampling.oversampling import Oversampling
 from mmrl.train.sampling.success_filter import SuccessFilter
@@ -19,14 +20,14 @@ from mmrl.train.sampling.verified import Verified
 from mmrl.train.sampling.votes import Votes
 
 LABELS = (Verified, Votes, CoReward)
-"""Rules that give scores; a stage has one of them. Rules of plugins follow."""
+"""Rules that give scores; a stage has one of them. Noisy rollouts and rules of plugins follow."""
 OTHERS = (*(LengthBonus, OverlongPenalty), *(Hints, SuccessFilter, DynamicSampling, Oversampling, GroundTruth), OverlongMask)
 """Rules that follow those of plugins."""
 
 
 def rules_of(stage: RlStage) -> list[SamplingRule]:
     """The rules that a stage's keys switch on. `of` of each built-in rule makes it from the stage, or returns None."""
-    made = [kind.of(stage) for kind in LABELS], plugin_rules(stage), [kind.of(stage) for kind in OTHERS]
+    made = [kind.of(stage) for kind in (*LABELS, NoisyRollouts)], plugin_rules(stage), [kind.of(stage) for kind in OTHERS]
     return [rule for rules in made for rule in rules if rule is not None]
 
 

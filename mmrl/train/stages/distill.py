@@ -13,6 +13,7 @@ from mmrl.config.sections import EXPERT, DistillStage, RlStage
 from mmrl.policies.batches import ones
 from mmrl.rollout.collector import teacher_collector
 from mmrl.train.metrics import collected_figures
+from mmrl.train.sampling.interventions import refuse_interventions
 from mmrl.train.sampling.sampler import collect_groups, own_shard
 from mmrl.train.sampling.source import EncodedPrompt
 from mmrl.train.stages.base import Steps
@@ -53,6 +54,8 @@ class DistillSteps(Steps):
             self.collector.wake_up()
             groups = ranks.gather_sharded(lambda: self._collect(own_shard(taken)), lambda group: [r.to_stub() for r in group])
         rollouts = [r for group in groups for r in group]
+        if self.stage.teacher != EXPERT:
+            refuse_interventions(rollouts, run.at.stage, "distill")
         lengths = [r.length for r in rollouts]
         metrics = collected_figures(run.collector) | {"length/mean": sum(lengths) / len(rollouts)}
         credit = ones(rollouts)

@@ -12,6 +12,7 @@ import torch
 from mmrl.api.episodes import Trajectory
 from mmrl.api.errors import UserError
 from mmrl.api.seeds import derive
+from mmrl.api.simulators.types import TrajectoryData
 from mmrl.api.types import Score
 from mmrl.config.sections import OffPolicyStage
 from mmrl.policies.acting.base import ActingPolicy
@@ -20,6 +21,7 @@ from mmrl.policies.eyes import Sees
 from mmrl.policies.squashed import Squashed
 from mmrl.train.metrics import rl_metrics
 from mmrl.train.sampling.groups import Sampled, outcomes
+from mmrl.train.sampling.interventions import stretches
 from mmrl.train.sampling.offline import episode_of, layout_of, offline_memory
 from mmrl.train.sampling.rule_states import RuleState, load_states, save_states, states_of
 from mmrl.train.sampling.rules import plugin_rules
@@ -28,7 +30,7 @@ from mmrl.train.sampling.verified import Verified
 from mmrl.train.stages.base import Steps
 from mmrl.train.update.improving import Improving
 from mmrl.train.update.paying import Paying
-from mmrl.train.update.replay import Replay
+from mmrl.train.update.replay import Episode, Replay
 from mmrl.train.update.rlpd import Rlpd
 from mmrl.train.update.scenes import Scenes, observations
 from mmrl.train.update.td3 import Td3
@@ -40,6 +42,8 @@ MEMORY = "memory.safetensors"
 """The memory's file in a checkpoint."""
 SCENES = "scenes.safetensors"
 """The file of what was seen in the memory's episodes, in a checkpoint."""
+OFFLINE, OFFLINE_SCENES = "offline.safetensors", "offline-scenes.safetensors"
+"""The files of the offline memory and of what was seen in it, once steps of those who took over are in it."""
 
 
 class OffPolicySteps(Steps):
@@ -53,6 +57,8 @@ class OffPolicySteps(Steps):
     """What was seen in the memory's episodes, if the policy or a rule sees it again."""
     offline_scenes: Scenes | None = None
     """The same of the offline memory."""
+    taken_over = False
+    """Whether the offline memory also holds steps in which another than the policy acted."""
     sees: Sees
     """What gives the critics' features."""
 
@@ -102,8 +108,13 @@ class OffPolicySteps(Steps):
         return rl_metrics(sampled.rollouts, sampled.scores, kept) | sampled.counts | update
 
     def play(self) -> Sampled:
-        """The scored episodes of a step."""
-        return self.sampler(self.source.upcoming(self.sampler.prompts), self.run.at.moment)
+        """The scored episodes of a step; in some the simulator's expert takes over."""
+        collector = self.run.collector
+        collector.interventions = self.stage.interventions
+        try:
+            return self.sampler(self.source.upcoming(self.sampler.prompts), self.run.at.moment)
+        finally:
+            collector.interventions = 0.0
 
     def remember(self, sampled: Sampled) -> torch.Tensor:
         """Add the episodes to the memory. Returns float32 [N]: 1 for those that it took, NaN for those whose score failed."""
@@ -128,9 +139,29 @@ class OffPolicySteps(Steps):
         rewards_T[-1] += score.value - math.fsum(score.steps)
         changing_T = self.paying.now(observations(track).rows(torch.arange(1, len(features)))) if self.paying else None
         fixed_T = rewards_T if changing_T is None else rewards_T - changing_T
-        self.memory.add(episode_of(features, actions_TA, fixed_T, rollout.status, changing_T))
+        episode = episode_of(features, actions_TA, fixed_T, rollout.status, changing_T)
+        self.memory.add(episode)
         if self.scenes is not None:
             self.scenes.add(track)
+        if rollout.corrected:
+            self.keep_interventions(track, episode)
+
+    def keep_interventions(self, track: TrajectoryData, episode: Episode) -> None:
+        """Add the steps of an episode in which another acted to the offline memory, too, as HIL-SERL does (Luo et al., section
+        3.3, arXiv 2410.21845, and its `train_rlpd.py`)."""
+        assert track.corrected_T is not None
+        if not self.taken_over:
+            self.taken_over = True
+            nothing = Replay(self.memory.layout, 1, gamma=self.stage.gamma, changing=bool(self.paying))
+            self.offline = (self.offline or nothing).with_room(self.stage.capacity)
+            if self.scenes is not None:
+                self.offline_scenes = self.offline_scenes or Scenes(self.offline.capacity)
+                self.offline_scenes.capacity = self.offline.capacity
+        assert self.offline is not None
+        for first, end in stretches(track.corrected_T):
+            self.offline.add(episode.part(first, end, self.stage.gamma))
+            if self.scenes is not None and self.offline_scenes is not None:
+                self.offline_scenes.add(track, first, end)
 
     def learn(self, count: int) -> dict[str, float]:
         """Learn for so many new steps of the simulators; return the mean of each metric."""
@@ -149,6 +180,8 @@ class OffPolicySteps(Steps):
             except UserError as error:
                 raise error.at(f"step {run.at.step + 1}") from error.__cause__
         remembered = {"off_policy/transitions": float(len(self.memory)), "off_policy/updates": float(calls * self.stage.updates)}
+        if self.taken_over and self.offline is not None:
+            remembered["off_policy/offline"] = float(len(self.offline))
         return {name: value / calls for name, value in summed.items()} | remembered
 
     def sleep(self) -> None:
@@ -163,6 +196,10 @@ class OffPolicySteps(Steps):
         self.memory.save(folder / MEMORY)
         if self.scenes is not None:
             self.scenes.save(folder / SCENES)
+        if self.taken_over and self.offline is not None:
+            self.offline.save(folder / OFFLINE)
+            if self.scenes is not None and self.offline_scenes is not None:
+                self.offline_scenes.save(folder / OFFLINE_SCENES)
         save_states(self.rule_states, folder)
 
     def load_beside(self, folder: Path) -> None:
@@ -171,6 +208,12 @@ class OffPolicySteps(Steps):
         self.memory.load(folder / MEMORY)
         if self.scenes is not None:
             self.scenes.load(folder / SCENES)
+        if (folder / OFFLINE).is_file():
+            self.taken_over = True
+            self.offline = Replay.opened(folder / OFFLINE, self.memory.layout, gamma=self.stage.gamma, whole=True)
+            if (folder / OFFLINE_SCENES).is_file():
+                self.offline_scenes = Scenes(self.offline.capacity)
+                self.offline_scenes.load(folder / OFFLINE_SCENES)
         self.paying.corrected(self.memory)
 
 

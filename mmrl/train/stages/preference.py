@@ -27,6 +27,7 @@ from mmrl.policies.batches import Credit
 from mmrl.policies.kept_reference import KeptReference
 from mmrl.train.metrics import rl_metrics
 from mmrl.train.sampling.groups import Sampled, outcomes
+from mmrl.train.sampling.interventions import refuse_interventions
 from mmrl.train.sampling.sampler import Sampler, own_shard
 from mmrl.train.sampling.smoke_spread import SmokeSpread, has_gold
 from mmrl.train.sampling.source import EncodedPrompt
@@ -85,6 +86,7 @@ class PreferenceSteps(Steps):
             return self.learn(pairs)
         sampled = self.sampler(self.source.upcoming(self.sampler.prompts), self.run.at.moment)
         self.run.report_failures(sampled.everything)
+        refuse_interventions(sampled.rollouts, self.run.at.stage, "preference")
         pairs = [pair for group in sampled.groups if (pair := best_and_worst(group))]
         chosen = {id(r): sign for pair in pairs for r, sign in ((pair.preferred, 1.0), (pair.rejected, -1.0))}
         sides = torch.tensor([chosen.get(id(r), 0.0) for r in sampled.rollouts])

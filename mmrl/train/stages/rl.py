@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,10 +12,13 @@ import torch
 from mmrl.algorithms.kl import adapted
 from mmrl.algorithms.loss import negative_log_likelihood
 from mmrl.algorithms.signals import ENVIRONMENT, Signals
+from mmrl.algorithms.states import met_again
+from mmrl.api.episodes import Conversation
 from mmrl.api.errors import PluginError
 from mmrl.api.seeds import derive
+from mmrl.api.types import Rollout
 from mmrl.config.sections import CriticConfig, RlStage
-from mmrl.policies.batches import Credit
+from mmrl.policies.batches import Batch, Credit
 from mmrl.policies.critic import Critic
 from mmrl.policies.reference import Reference
 from mmrl.rollout.environments import has_environment
@@ -26,6 +29,8 @@ from mmrl.train.sampling.async_sampling import AsyncSampler
 from mmrl.train.sampling.condition import relabel
 from mmrl.train.sampling.groups import Sampled, outcomes
 from mmrl.train.sampling.guard import credited
+from mmrl.train.sampling.interventions import refuse_interventions
+from mmrl.train.sampling.masked import masked_rollouts, with_masked, with_masked_logprobs
 from mmrl.train.sampling.rule_states import RuleState, load_states, save_states
 from mmrl.train.sampling.rules import rules_of
 from mmrl.train.sampling.sampler import Sampler
@@ -62,8 +67,10 @@ class RlSteps(Steps):
         if config.smoke:
             self.rules = with_spread(self.rules, stage, algorithm, run.tasks)
         super().__init__(run, stage, history="past_N4" in self.algorithm.needs)
-        self.direct = Sampler(run, stage, self.source, self.rules)
+        self.direct = Sampler(run, stage, self.source, self.rules, states="states_NT" in algorithm.needs)
         """Samples at once, even if `sampler` is asynchronous."""
+        self.masked_NT: torch.Tensor | None = None
+        """The step's log-probabilities with masked images, once they were measured."""
         self.rule_states: Sequence[RuleState] = ()
         """Those of `rules` after the last step."""
         self.sampler: Sampler | AsyncSampler = self.direct
@@ -118,6 +125,7 @@ class RlSteps(Steps):
     def credit(self, sampled: Sampled, at: StepIndex) -> Credit:
         """The credit of each rollout, or of each of its tokens. Raises UserError if too many scores failed."""
         self.run.report_failures(sampled.everything)
+        refuse_interventions(sampled.rollouts, self.run.at.stage, "rl")
         self.foresee(sampled)
         rollouts, groups = sampled.rollouts, sampled.groups
         if sampled.idle or not any(r.length for r in rollouts):  # all episodes may be lost
@@ -134,9 +142,11 @@ class RlSteps(Steps):
             progress=self.progress(at),
         )
         credit = self.algorithm.credit(signals)
+        if "states_NT" in self.algorithm.needs:
+            sampled.counts["turns/met_again_share"] = met_again(signals.units_NT, signals.states_NT)
         for rule in self.rules:
             credited(rule, groups, credit.advantages)
-        return credit
+        return self.algorithm.selected(credit, signals)
 
     def foresee(self, sampled: Sampled) -> None:
         """What comes before the credit of a step's episodes."""
@@ -178,7 +188,41 @@ class RlSteps(Steps):
         )
         with self.run.clock("update"):
             dealt = self.run.packer.deal(rollouts, credit, options)
+        if self.stage.perception:
+            dealt = self.perceiving(dealt, rollouts, credit, options)
         return MiniBatches(dealt, counts)
+
+    # -- with less of the images ------------------------------------------------------------------------------------------
+
+    def perceiving(self, dealt: Dealt, rollouts: Sequence[Rollout], credit: Credit, options: PackOptions) -> Sequence[Batch]:
+        """The step's mini-batches with what the policy that sees less of the images says of their tokens."""
+        rule = self.stage.perception
+        assert rule is not None and not callable(dealt)
+        if rule.gradient == "both":
+            with self.run.clock("update"):
+                masked = self.run.packer.deal(self.masked(rollouts), credit, options)
+            assert not callable(masked)
+            return with_masked(dealt, masked)
+        if self.masked_NT is None and rule.coef and not credit.advantages.isnan().all():  # the same on every rank
+            self.measure(rollouts, frozenset({"masked"}))
+        known, self.masked_NT = self.masked_NT, None  # the next step has its own
+        return dealt if known is None else with_masked_logprobs(dealt, known)
+
+    def masked(self, rollouts: Sequence[Rollout]) -> list[Conversation]:
+        """The step's rollouts as answers to prompts whose images are masked."""
+        assert self.stage.perception is not None
+        seed = derive(self.config.seed, "masked", self.run.at.step)
+        with self.run.clock("process"):
+            return masked_rollouts(rollouts, self.run.collector, self.stage.perception, seed)
+
+    def measure(self, rollouts: Sequence[Rollout], names: frozenset[str]) -> Mapping[str, torch.Tensor]:
+        """See `mmrl.algorithms.signals.Measure`."""
+        plain = names - {"masked"}
+        found = super().measure(rollouts, plain) if plain else {}
+        if "masked" in names:
+            self.masked_NT = super().measure(self.masked(rollouts), frozenset({"logprobs"}))["logprobs"]
+            found = {**found, "masked": self.masked_NT}
+        return found
 
     def learn(self, batches: MiniBatches, beside: Demonstrations | None) -> dict[str, float]:
         """Update the policy, the KL coefficient and the reference model; return the metrics."""

@@ -48,7 +48,7 @@ def remembered(rollout: Conversation, states: TurnStates, rewards_T: torch.Tenso
     paid = iter(rewards_T.tolist())
     turns = [replace(t, reward=next(paid) if t.token_ids else 0.0, action_rewards=(), messages=()) for t in rollout.turns]
     prompt = Prompt(id=rollout.prompt.id, task=rollout.prompt.task, messages=[])
-    kept = replace(rollout, prompt=prompt, turns=tuple(turns), off_policy=True, outcome={})
+    kept = replace(rollout, prompt=prompt, turns=tuple(turns), off_policy=True, outcome={}, routes=None)
     return Remembered(rollout=kept, states=states)
 
 

@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 
 from mmrl.algorithms.gae import value_loss
-from mmrl.algorithms.kl import ESTIMATES, k3
+from mmrl.algorithms.kl import k3
 from mmrl.algorithms.loss import LossFunction, LossInputs, average, negative_log_likelihood, probability_weighted_likelihood
 from mmrl.algorithms.presets import Algorithm, Normalise
 from mmrl.api.errors import LimitReached, PluginError, UserError, plugin_errors
@@ -28,17 +28,19 @@ from mmrl.policies.reference import Reference
 from mmrl.policies.shard import distribute_like
 from mmrl.policies.shard_files import Under
 from mmrl.train.update.demonstrations import Demonstrations, imitate
-from mmrl.train.update.loss_weights import check_loss_output, importance_weights
+from mmrl.train.update.loss_weights import check_loss_output, off_policy_weights
 from mmrl.train.update.measured import Measured
 from mmrl.train.update.optimizer import Optimizer
 from mmrl.train.update.packer import Dealt
+from mmrl.train.update.penalties import Penalties
 from mmrl.train.update.redealing import dealt, table
+from mmrl.train.update.routing import Routing
 
 Sums = dict[str, torch.Tensor]
 """Name -> sum over the trained tokens of a pass, float64."""
 SUMS = (
     *("loss", "tokens", "entropy", "clip_share", "kl", "logprob_gap", "sampled", "importance", "importance_cut"),
-    *("value", "value_loss", "value_clip_share", "divergence", "moved"),
+    *("value", "value_loss", "value_clip_share", "divergence", "moved", "perception", "drifted"),
 )
 """Names of the sums; most become means over tokens."""
 
@@ -72,12 +74,16 @@ class Learner:
             else "check policy.dtype, policy.attn_implementation and the model family"
         )
         self.rl = stage if isinstance(stage, RlStage) else None
+        self.forgets_sampler = bool(self.rl and self.rl.noisy and self.rl.noisy.ratio == "clean")
+        """Whether tokens that were sampled from another prompt count as if sampled from the one that is trained on."""
         self.over_vocabulary = isinstance(stage, DistillStage) and stage.divergence in ("reverse", "forward")
         self.what = f"algorithm {algorithm.id!r}: its loss" if algorithm else "the likelihood"
         likely = isinstance(stage, SftStage) and stage.token_weights == "probability"
         self.loss: LossFunction = probability_weighted_likelihood if likely else negative_log_likelihood
         if algorithm:
             self.loss = algorithm.loss
+        self.penalties = Penalties(policy, self.rl, reference, temperature)
+        self.routing = Routing(policy, getattr(stage, "experts", None), compiled=self.train.compile)
         self.measured = Measured(policy, temperature, algorithm.loss_needs if algorithm else ())
         self.normalise: Normalise = algorithm.normalise if algorithm else "token"
         self.constant = algorithm.constant if algorithm else 1.0
@@ -89,8 +95,7 @@ class Learner:
     @property
     def needs_every_rollout(self) -> bool:
         """Whether rollouts whose advantage is zero may have a gradient too."""
-        kl = self.reference is not None and self.rl is not None and self.rl.kl_in == "loss"
-        return kl or self.critic is not None or bool(self.rl and self.rl.entropy_coef) or bool(self.measured)
+        return self.penalties.reach_all or self.critic is not None or bool(self.measured) or self.routing.penalises
 
     # -- the update -----------------------------------------------------------------------------------------------------------
 
@@ -115,10 +120,11 @@ class Learner:
             demonstrations = replace(demonstrations, batch=self._counted(demonstrations.batch))
         counted = [self._counted(b) for b in (batches(0) if callable(batches) else batches) or [nothing]]
         exact = self.policy.exact_sampler
+        later = len(counted) > 1 or (self.rl is not None and self.rl.epochs > 1)
+        self.routing.begin(counted, later)
         old = [
             self._old(b, i) if len(counted) > 1 else [] for i, b in enumerate(counted)
         ]  # before the first step changes the weights
-        later = len(counted) > 1 or (self.rl is not None and self.rl.epochs > 1)
         means = [self.measured.before(b) if later else [] for b in counted]
         warming = self.critic is not None and step < self.critic.config.warmup_steps
         metrics: dict[str, float] = {}
@@ -194,20 +200,21 @@ class Learner:
         targets = all_reduce_sum(
             _sum([(~m.returns_L.isnan()).sum() for m in batch.micro if m.returns_L is not None], self.policy.device)
         )
+        self.routing.prepare(batch)
         with self._checkpointing():
             for i, micro in enumerate(batch.micro):
                 if self.over_vocabulary:
                     loss_L, found = self._diverge(micro)
                 else:
                     loss_L, found = self._objective(micro, batch, old, i, kl, measured[i] if measured else ())
-                loss = weight * average(loss_L, micro, batch, self.normalise, self.constant)
+                loss = weight * average(loss_L, micro, batch, self.normalise, self.constant) + self.routing.penalty(batch)
                 if "value_loss" in found and self.critic is not None:
                     loss = loss + self.critic.config.value_coef * found["value_loss"] / targets.clamp_min(1)
                 self.optimizer.backward(loss)
                 found |= {"loss": loss, "tokens": loss.new_full((), len(loss_L), dtype=torch.float64)}
                 for name, value in found.items():
                     sums[name] = sums[name] + value.detach().to(self.policy.device)
-        return self._figures(sums, first, targets)
+        return self._figures(sums, first, targets) | self.routing.figures()
 
     def _objective(
         self,
@@ -221,13 +228,15 @@ class Learner:
         """(loss of each token, with KL penalty and entropy bonus; sums for metrics)."""
         stage, critic = self.rl, self.critic
         shared = critic is not None and critic.backbone is None
-        out = self.policy.outputs(micro, self.temperature, states=shared, entropy_gradient=bool(stage and stage.entropy_coef))
+        options = {"states": shared, "entropy_gradient": bool(stage and stage.entropy_coef)}
+        out = self.routing.outputs(micro, self.temperature, **options)
         if len(old) == i:
             old.append(out.logprobs_L.detach())
         sampled_L = ~micro.sampler_logprobs_L.isnan()
+        elsewhere_L = micro.off_policy_L & sampled_L & (not self.forgets_sampler)
         inputs = LossInputs(
             logprobs_L=out.logprobs_L,
-            old_logprobs_L=micro.sampler_logprobs_L.where(micro.off_policy_L & sampled_L, old[i]),
+            old_logprobs_L=micro.sampler_logprobs_L.where(elsewhere_L, old[i]),
             advantages_L=micro.advantages_L,
             rollout_L=micro.rollout_L,
             lengths_N=batch.lengths_N,
@@ -236,27 +245,12 @@ class Learner:
             computed = self.loss(inputs, *measured)
         loss_L, clipped_L = check_loss_output(computed, out.logprobs_L, self.what)
         own_L = sampled_L & ~micro.off_policy_L
-        weighed = {}
-        if stage and stage.importance_sampling != "off":
-            weight_L, cut_L = importance_weights(
-                old[i], micro.sampler_logprobs_L, own_L, stage.importance_sampling == "mask", stage.importance_sampling_cap
-            )
+        weight_L, weighed = off_policy_weights(stage, inputs, old[i], micro.sampler_logprobs_L, own_L)
+        if weight_L is not None:
             loss_L = loss_L * weight_L
-            weighed = {"importance": weight_L.where(own_L, 0.0).sum(), "importance_cut": cut_L.sum()}
-        if self.reference is not None and stage is not None:
-            reference_L = self.reference.logprobs(micro, self.temperature)
-            kl_L = k3(out.logprobs_L.detach(), reference_L)
-            if stage.kl_in == "loss":
-                penalty_L = ESTIMATES[stage.kl_estimator](out.logprobs_L, reference_L)
-                if stage.kl_bias_correction:
-                    penalty_L = penalty_L * (out.logprobs_L - inputs.old_logprobs_L).exp()
-                loss_L = loss_L + kl * penalty_L
-        else:
-            kl_L = k3(out.logprobs_L.detach(), old[i])
-        if stage and stage.entropy_coef:
-            loss_L = loss_L - stage.entropy_coef * out.entropy_L
+        loss_L, added = self.penalties(loss_L, micro, out, inputs.old_logprobs_L, old[i], kl)
         gap_L = (micro.sampler_logprobs_L - old[i]).abs().where(own_L, 0.0)
-        sums = {"entropy": out.entropy_L.sum(), "clip_share": clipped_L.sum(), "kl": kl_L.sum()}
+        sums = {"entropy": out.entropy_L.sum(), "clip_share": clipped_L.sum(), **added}
         if stage and stage.stop_kl is not None:
             sums["moved"] = k3(old[i], out.logprobs_L.detach()).sum()  # the tokens were sampled with the old weights
         sums |= {"logprob_gap": gap_L.sum(), "sampled": own_L.sum(), **weighed}
@@ -300,6 +294,8 @@ class Learner:
         if not found["tokens"]:  # no group had spread, so nothing was computed
             return metrics
         asked = ["divergence", "entropy"] if self.over_vocabulary else ["entropy", "clip_share", "kl"]
+        if self.rl and self.rl.perception:
+            metrics["perception/kl"] = found["perception"] / found["tokens"]
         metrics |= {name: found[name] / found["tokens"] for name in [*asked, *(["value"] if self.critic else [])]}
         if not -1e-6 <= metrics.get("clip_share", 0.0) <= 1 + 1e-6:
             self.optimizer.clear()
@@ -313,6 +309,8 @@ class Learner:
         if found["sampled"] and self.rl is not None and self.rl.importance_sampling != "off":
             metrics |= {"importance/mean": found["importance"] / found["sampled"]}
             metrics |= {"importance/capped_share": found["importance_cut"] / found["sampled"]}
+        if self.rl is not None and self.rl.off_policy_mask is not None:
+            metrics["importance/drifted_share"] = found["drifted"] / found["tokens"]
         return metrics
 
     def _check_gap(self, gap: float) -> None:
@@ -332,7 +330,7 @@ class Learner:
         first batch come from its first pass, which measures the gap."""
         if self.policy.exact_sampler:
             return [micro.sampler_logprobs_L for micro in batch.micro] if number else []
-        return [self.policy.outputs(micro, self.temperature).logprobs_L for micro in batch.micro]
+        return [self.routing.outputs(micro, self.temperature).logprobs_L for micro in batch.micro]
 
     @torch.no_grad()
     def measure(self, batch: Batch, names: frozenset[str]) -> dict[str, torch.Tensor]:
@@ -349,7 +347,7 @@ class Learner:
             place = (micro.rollout_L, micro.place_L)
             shared = "values" in names and self.critic is not None and self.critic.backbone is None
             own = shared or not names.isdisjoint(("logprobs", "entropy"))
-            out = self.policy.outputs(micro, self.temperature, states=shared) if own else None
+            out = self.routing.outputs(micro, self.temperature, within=False, states=shared) if own else None
             if "logprobs" in names and out is not None:
                 found["logprobs"][place] = out.logprobs_L
             if "entropy" in names and out is not None:
@@ -384,6 +382,7 @@ class Learner:
     def close(self) -> None:
         """End the stage: unfreeze the weights that it froze."""
         self.optimizer.release()
+        self.routing.release()
 
 
 def _means(passed: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -6,7 +6,9 @@ from typing import Any
 
 import torch
 
+from mmrl.algorithms.loss import LossInputs
 from mmrl.api.errors import PluginError
+from mmrl.config.sections import RlStage
 
 
 def check_loss_output(found: Any, logprobs_L: torch.Tensor, what: str) -> tuple[torch.Tensor, torch.Tensor]:
@@ -30,12 +32,60 @@ def check_loss_output(found: Any, logprobs_L: torch.Tensor, what: str) -> tuple[
     return loss_L, clipped_L.detach().float()
 
 
+def off_policy_weights(
+    stage: RlStage | None, inputs: LossInputs, old_L: torch.Tensor, sampler_L: torch.Tensor, own_L: torch.Tensor
+) -> tuple[torch.Tensor | None, dict[str, torch.Tensor]]:
+    """(weight of each token's loss by the stage's keys, float32 [L], None if they are off; sums for metrics).
+
+    old_L, sampler_L: log-probabilities before the update and at the sampler, the latter NaN where nothing was sampled. own_L:
+    bool, tokens that were sampled from the prompt that is trained on.
+    """
+    weight_L, sums = None, {}
+    if stage and stage.importance_sampling != "off":
+        weight_L, cut_L = importance_weights(
+            old_L,
+            sampler_L,
+            own_L,
+            stage.importance_sampling == "mask",
+            stage.importance_sampling_cap,
+            stage.importance_sampling_floor,
+            inputs.rollout_L if stage.importance_sampling_level == "sequence" else None,
+        )
+        sums = {"importance": weight_L.where(own_L, 0.0).sum(), "importance_cut": cut_L.sum()}
+    if stage and stage.off_policy_mask is not None:
+        left_out_L = drifted(inputs, sampler_L.where(own_L, inputs.old_logprobs_L), stage.off_policy_mask)
+        weight_L = (torch.ones_like(old_L) if weight_L is None else weight_L).masked_fill(left_out_L, 0.0)
+        sums["drifted"] = left_out_L.sum()
+    return weight_L, sums
+
+
 def importance_weights(
-    old_L: torch.Tensor, sampler_L: torch.Tensor, own_L: torch.Tensor, mask: bool, cap: float
+    old_L: torch.Tensor,
+    sampler_L: torch.Tensor,
+    own_L: torch.Tensor,
+    mask: bool,
+    cap: float,
+    floor: float = 0.0,
+    rollout_L: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(weight of each token, float32 [L]; whether it exceeded the cap, bool [L]). The weight is the token's probability under the
-    learner divided by that under the sampler, at most `cap`; with `mask`, 0 above `cap`; 1 for tokens that weren't sampled
-    (Yao et al., Your Efficient RL Framework Secretly Brings You Off-Policy RL Training)."""
-    ratio_L = (old_L - sampler_L).where(own_L, 0.0).exp()
-    cut_L = own_L & (ratio_L > cap)
-    return (ratio_L.where(~cut_L, 0.0) if mask else ratio_L.clamp_max(cap)), cut_L
+    """(weight of each token, float32 [L]; whether it was outside of floor..cap, bool [L]). The weight is the token's probability
+    under the learner divided by that under the sampler, kept in floor..cap; with `mask`, 0 outside; 1 for tokens that weren't
+    sampled (Yao et al., Your Efficient RL Framework Secretly Brings You Off-Policy RL Training).
+
+    rollout_L: int64, the token's rollout, all of whose tokens are here: the probabilities are those of whole rollouts then."""
+    log_ratio_L = (old_L - sampler_L).where(own_L, 0.0)
+    if rollout_L is not None and len(rollout_L):
+        sums_N = log_ratio_L.new_zeros(int(rollout_L.max()) + 1).index_add(0, rollout_L, log_ratio_L)
+        log_ratio_L = sums_N[rollout_L].where(own_L, 0.0)
+    ratio_L = log_ratio_L.exp()
+    cut_L = own_L & ((ratio_L > cap) | (ratio_L < floor))
+    return (ratio_L.where(~cut_L, 0.0) if mask else ratio_L.clamp(floor, cap)), cut_L
+
+
+def drifted(inputs: LossInputs, sampler_L: torch.Tensor, limit: float) -> torch.Tensor:
+    """bool [L]: tokens with a negative advantage of rollouts that the policy has left: their mean log-ratio of the sampler's
+    probability to the current one is above `limit` nats (DeepSeek-V3.2, arXiv 2512.02556)."""
+    change_L = sampler_L - inputs.logprobs_L.detach()
+    sums_N = change_L.new_zeros(len(inputs.lengths_N)).index_add(0, inputs.rollout_L, change_L)
+    mean_L = (sums_N / inputs.lengths_N.clamp_min(1))[inputs.rollout_L]
+    return (inputs.advantages_L < 0) & (mean_L > limit)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import torch
 
-from mmrl.algorithms.loss import ACTING
 from mmrl.api.errors import PluginError
 from mmrl.compute.ranks import all_reduce_sum
 from mmrl.policies.batches import Batch
@@ -36,17 +35,20 @@ class Measured:
         self, batch: Batch, old: Sequence[torch.Tensor], means: Sequence[torch.Tensor], changed: bool
     ) -> list[list[torch.Tensor]]:
         """For each micro-batch, what the loss needs. old: the log-probabilities before the step's first update; means: what
-        `before` gave; both are read only if the weights have changed since."""
+        `before` gave; means are read only if the weights have changed since. `old` may be empty if they haven't."""
         found: dict[str, torch.Tensor | None] = {"groups_N": batch.groups_N, "credits_N": batch.credits_N}
         if "log_ratios_N" in self.needs:
             found["log_ratios_N"] = self._log_ratios(batch, old if changed else None)
+        places = self._tokens(batch, old, changed, found) if "batch_M3" in self.needs else []
         each = []
         for i, micro in enumerate(batch.micro):
+            if places:
+                found["places_L"] = places[i]
             if "mean_log_ratio_L" in self.needs:
                 moved = self.policy.mean_logprobs(micro, self.temperature) - means[i] if changed else None
                 found["mean_log_ratio_L"] = torch.zeros_like(micro.advantages_L) if moved is None else moved
-            if ACTING in self.needs:
-                found[ACTING] = micro.through_call_L
+            if "through_call_L" in self.needs:
+                found["through_call_L"] = micro.through_call_L
             each.append([x for name in self.needs if (x := found[name]) is not None])
         if any(len(measured) < len(self.needs) for measured in each):
             raise PluginError(f"the loss needs {', '.join(self.needs)}, and the policy's packer gives batches without groups")
@@ -58,3 +60,22 @@ class Measured:
         for micro, old_L in zip(batch.micro, old, strict=True) if old is not None else ():
             sums_N.index_add_(0, micro.rollout_L, self.policy.outputs(micro, self.temperature).logprobs_L - old_L)
         return all_reduce_sum(sums_N)
+
+    def _tokens(
+        self, batch: Batch, old: Sequence[torch.Tensor], changed: bool, found: dict[str, torch.Tensor | None]
+    ) -> list[torch.Tensor]:
+        """Adds `batch_M3`. Returns `places_L` of each micro-batch."""
+        now = [
+            old[i] if old and not changed else self.policy.outputs(micro, self.temperature).logprobs_L
+            for i, micro in enumerate(batch.micro)
+        ]
+        shape = (len(batch.lengths_N), int(batch.lengths_N.max()) if len(batch.lengths_N) else 0)
+        table_NT4 = torch.zeros((*shape, 4), device=self.policy.device)
+        for micro, now_L, old_L in zip(batch.micro, now, old or now, strict=True):
+            there_L = torch.ones_like(now_L)
+            table_NT4[micro.rollout_L, micro.place_L] = torch.stack([now_L, old_L, micro.advantages_L, there_L], 1)
+        table_NT4 = all_reduce_sum(table_NT4)  # 0 where another rank has the rollout
+        there_NT = table_NT4[..., 3] > 0
+        found["batch_M3"] = table_NT4[there_NT][:, :3]
+        places_NT = (there_NT.flatten().cumsum(0) - 1).view(shape)
+        return [places_NT[micro.rollout_L, micro.place_L] for micro in batch.micro]

@@ -20,6 +20,7 @@ from mmrl.compute.teams import Team
 from mmrl.config.sections import RunConfig
 from mmrl.policies.batches import Batch, Credit, MicroBatch
 from mmrl.policies.vlm.prompt_inputs import SOUNDS, PromptInputs, concatenate
+from mmrl.policies.vlm.routes import UNKNOWN, Routes
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.train.update.packer import Dealt, PackOptions
 from mmrl.train.update.prefetch import Prefetcher
@@ -277,9 +278,28 @@ def _micro(
     media = concatenate([m for row in rows for m in _media(row, rollouts)]) | types
     own = {"ids_BS": ids, "segment_BS": segment, "positions": positions}
     own |= {name: np.concatenate(pieces) for name, pieces in flat.items()}
+    own_routes = {"routes_MTK": found} if (found := _routes(rows, rollouts, B, S)) is not None else {}
     device = policy.device if team is None else "cpu"
     inputs: dict[str, Any] = upload({k: torch.from_numpy(v) for k, v in own.items()}, device)
-    return MicroBatch(media=media, **inputs | ({} if axes else {"positions": None}))
+    return MicroBatch(media=media, **inputs | own_routes | ({} if axes else {"positions": None}))
+
+
+def _routes(rows: Sequence[_Row], rollouts: Sequence[Conversation], B: int, S: int) -> torch.Tensor | None:
+    """`MicroBatch.routes_MTK`; None if nothing is known."""
+    known: list[Routes] = [r for row in rows for n in row.members if (r := rollouts[n].routes)]
+    if not known:
+        return None
+    M, K = known[0].prompt_PMK.shape[1:]
+    routes_BSMK = torch.full((B, S, M, K), UNKNOWN, dtype=torch.int16)
+    for b, row in enumerate(rows):
+        start = len(row.inputs.ids)
+        for n in row.members:
+            routes: Routes | None = rollouts[n].routes
+            if routes:
+                routes_BSMK[b, : len(row.inputs.ids)] = routes.prompt_PMK
+                routes_BSMK[b, start : start + len(routes.after_AMK)] = routes.after_AMK
+            start += len(_tokens(rollouts[n])[0])
+    return routes_BSMK.flatten(0, 1).transpose(0, 1).contiguous()
 
 
 def _positions(rollout: Conversation, length: int) -> np.ndarray:

@@ -52,6 +52,22 @@ class Episode:
     """Nothing would have followed. False: the episode was cut off, and its last value is bootstrapped."""
     changing_T: torch.Tensor | None = None
     """float32: what is paid besides `rewards_T`, and may be paid otherwise later, see `Replay.pay_again`."""
+    paid_T: torch.Tensor | None = None
+    """float32: the discounted sum of the rewards from each step on, of a part of an episode; by default that of these rewards."""
+
+    def part(self, first: int, end: int, gamma: float) -> Episode:
+        """The transitions from `first` up to `end`, that one excluded. It terminates only if it is the episode's end."""
+        rewards_T = self.rewards_T if self.changing_T is None else self.rewards_T + self.changing_T
+        at = slice(first, end)
+        return Episode(
+            seen_TF=self.seen_TF[at],
+            after_TF=self.after_TF[at],
+            actions_TA=self.actions_TA[at],
+            rewards_T=self.rewards_T[at],
+            terminated=self.terminated and end == len(self.rewards_T),
+            changing_T=None if self.changing_T is None else self.changing_T[at],
+            paid_T=returns_to_go(rewards_T, gamma)[at],
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +150,7 @@ class Replay:
             "after": episode.after_TF,
             "actions": episode.actions_TA,
             "rewards": rewards_T,
-            "paid": returns_to_go(rewards_T, self.gamma),
+            "paid": returns_to_go(rewards_T, self.gamma) if episode.paid_T is None else episode.paid_T,
             "terminated": ends & episode.terminated,
             "ends": ends,
             "priorities": kept["highest"].expand(count),
@@ -215,6 +231,21 @@ class Replay:
         self._kept["priorities"].scatter_reduce_(0, places_n[mine], sizes, "amax", include_self=False)
         self._kept["highest"] = torch.cat([self._kept["highest"], sizes]).max()[None]
 
+    def with_room(self, more: int) -> Replay:
+        """The same transitions, the oldest first, in a memory to which so many more can be added before any is overwritten."""
+        filled = len(self)
+        found = Replay(
+            self.layout, filled + more, gamma=self.gamma, alpha=self.alpha, beta=self.beta, changing="fixed" in self._kept
+        )
+        order = (self.added - filled + torch.arange(filled)) % self.capacity
+        for name, values in self._kept.items():
+            if name == "highest":
+                found._kept[name] = values.clone()
+            else:
+                found._kept[name][:filled] = values[order]
+        found.added = filled
+        return found
+
     def save(self, path: Path) -> None:
         """Write the memory to a file, atomically."""
         filled = len(self)
@@ -229,13 +260,14 @@ class Replay:
         self._fill(path, *_read(path), capacity=self.capacity)
 
     @classmethod
-    def opened(cls, path: Path, layout: Layout, *, gamma: float) -> Replay:
-        """What `save` wrote, as a memory to draw from, whatever its capacity was. Raises UserError as `load` does, and for an
-        empty one."""
+    def opened(cls, path: Path, layout: Layout, *, gamma: float, whole: bool = False) -> Replay:
+        """What `save` wrote, as a memory to draw from, whatever its capacity was. whole: with that capacity, to add to it. Raises
+        UserError as `load` does, and for an empty one."""
         marks, tensors = _read(path)
         if not len(tensors["rewards"]):
             raise UserError(f"replay file {path} holds no transition: name one of a run that played episodes")
-        found = cls(layout, len(tensors["rewards"]), gamma=gamma)
+        capacity = int(marks["capacity"]) if whole else len(tensors["rewards"])
+        found = cls(layout, capacity, gamma=gamma, changing=whole and "fixed" in tensors)
         found._fill(path, marks, tensors, capacity=int(marks["capacity"]))
         return found
 

@@ -48,9 +48,12 @@ class Scenes:
         """Number of observations."""
         return sum(len(scene.seen) for scene in self._scenes)
 
-    def add(self, track: TrajectoryData) -> None:
-        """Append an episode's observations, in main memory."""
+    def add(self, track: TrajectoryData, first: int = 0, end: int | None = None) -> None:
+        """Append an episode's observations, in main memory. first, end: only those of the transitions from one up to the other,
+        that one excluded."""
         seen = observations(track)
+        if (first, end) != (0, None):
+            seen = seen.rows(torch.arange(first, (len(seen) - 1 if end is None else end) + 1))
         self._append(
             replace(
                 seen,

@@ -20,17 +20,20 @@ STEP, TIME = "#step", "#time"
 @dataclass(slots=True)
 class Series:
     """A curve. If a point combines several rows, `value` is their mean, `low` and `high` are the extremes; else `low` and `high`
-    are empty. None is a gap."""
+    are empty. None is a point without a value: the line goes on over it, unless `gaps` names its index."""
 
     step: list[int] = field(default_factory=list)
     time: list[float | None] = field(default_factory=list)
     value: list[float | None] = field(default_factory=list)
     low: list[float | None] = field(default_factory=list)
     high: list[float | None] = field(default_factory=list)
+    gaps: list[int] = field(default_factory=list)
+    """Points whose rows have the metric, with a value that is not a finite number."""
 
     def as_json(self) -> dict[str, Any]:
         whole = {"step": self.step, "time": self.time, "value": self.value}
-        return {**whole, "low": self.low, "high": self.high} if self.low else whole
+        whole |= {"low": self.low, "high": self.high} if self.low else {}
+        return {**whole, "gaps": self.gaps} if self.gaps else whole
 
 
 class Columns:
@@ -73,7 +76,7 @@ class Columns:
         return [key for (key,) in self.db.execute("SELECT DISTINCT key FROM columns ORDER BY key") if not key.startswith("#")]
 
     def column(self, key: str, length: int, first: int = 0) -> array[float]:
-        """Values of rows `first` up to `length` (exclusive); NaN where a row has none."""
+        """Values of rows `first` up to `length` (exclusive); NaN where a row has none, infinity for one that is not a number."""
         column = array("d", [math.nan]) * (length - first)
         start = first // CHUNK
         for chunk, data in self.db.execute("SELECT chunk, data FROM columns WHERE key = ? AND chunk >= ?", (key, start)):
@@ -105,7 +108,12 @@ def _flat(row: Mapping[str, Any]) -> Iterable[tuple[str, float]]:
     yield TIME, number(row.get("time"))
     for key, value in row["metrics"].items():
         if not key.startswith("#"):
-            yield key, number(value)
+            yield key, figure(value)
+
+
+def figure(value: Any) -> float:
+    """The value of a metric that a row has; infinity if it is not a finite number."""
+    return found if math.isfinite(found := number(value)) else math.inf
 
 
 def number(value: Any) -> float:
@@ -129,15 +137,20 @@ def _whole(steps: array[float], times: array[float], values: array[float], first
         series.step.append(int(steps[first + i]))
         series.time.append(_or_none(times[i]))
         series.value.append(_or_none(value))
+        if math.isinf(value):
+            series.gaps.append(i)
     return series
 
 
 def _reduced(steps: array[float], times: array[float], values: array[float], first: int, edges: Sequence[int]) -> Series:
     series = Series()
-    for start, stop in pairwise(edges):
+    for i, (start, stop) in enumerate(pairwise(edges)):
         bucket = values[start - first : stop - first]
         if not math.isfinite(sum(bucket)):  # one non-finite value makes the sum non-finite
-            bucket = array("d", [v for v in bucket if math.isfinite(v)])
+            finite = array("d", [v for v in bucket if math.isfinite(v)])
+            if not finite and math.inf in bucket:
+                series.gaps.append(i)
+            bucket = finite
         series.step.append(int(steps[stop - 1]))
         series.time.append(_or_none(times[stop - 1 - first]))
         series.value.append(sum(bucket) / len(bucket) if bucket else None)

@@ -25,7 +25,7 @@ from mmrl.run_folder.reader import step_entries
 from mmrl.run_folder.validated import parsed
 from mmrl.ui.board.column_store import Columns, number
 
-VERSION = 5
+VERSION = 6
 """Version of the tables below: an index of another version is rebuilt."""
 READ = 4 << 20
 """Bytes that are read from a file in one call."""

@@ -12,7 +12,7 @@ from typing import Any
 from mmrl.run_folder.excerpt import MetricNames, tail
 from mmrl.run_folder.files import open_regular_file
 from mmrl.run_folder.validated import parsed
-from mmrl.ui.board.column_store import Series, number
+from mmrl.ui.board.column_store import Series, figure
 from mmrl.ui.board.index import READ, read_lines
 from mmrl.ui.board.state import TAIL
 
@@ -55,10 +55,11 @@ def row_curves(rows: Sequence[dict[str, Any]], keys: Sequence[str], low: float, 
     steps = [row for row in rows if "metrics" in row and low <= row["step"] <= high]
     curves = {}
     for key in keys:
-        values = array("d", [number(row["metrics"].get(key)) for row in steps])
+        values = array("d", [figure(row["metrics"][key]) if key in row["metrics"] else math.nan for row in steps])
         curves[key] = Series(
             step=[row["step"] for row in steps],
             time=[row["time"] for row in steps],
             value=[v if math.isfinite(v) else None for v in values],
+            gaps=[i for i, v in enumerate(values) if math.isinf(v)],
         )
     return curves

@@ -86,6 +86,10 @@ def settings_of(spec: AlgorithmSpec, advantage: Callable[..., Any], loss: Callab
             required=False,
             meaning=_flow(meanings.get(name, "")),
         )
+    from mmrl.algorithms.presets import OF_ALL  # imports torch
+
+    for (name, meaning), kind, own_value in zip(OF_ALL.items(), ("text", "number from 0 to 1"), (spec.id, 1.0), strict=True):
+        settings[name] = Option(name=name, type=kind, default=own_value, required=False, meaning=meaning)
     return sorted(settings.values(), key=lambda option: not option.required)
 
 

@@ -56,6 +56,7 @@ def command(
     from mmrl.compute.progress import NullProgress
     from mmrl.config import load as configs
     from mmrl.train.smoke import smoke as smaller
+    from mmrl.train.smoke import without_vllm
     from mmrl.ui.cli import terminal
 
     if resume and overwrite:
@@ -63,6 +64,7 @@ def command(
     if cluster == "":  # an unset shell variable
         raise UserError("--cluster is empty: give ray://HOST:PORT, auto or local, or leave it out")
     config = configs.load_config(run_file, overrides)
+    no_vllm = smoke and without_vllm(config)
     config = smaller(config) if smoke else config
     if dry_run:
         _dry_run(config)
@@ -91,6 +93,8 @@ def command(
     with Show(config.name, config.stages, path, quiet=quiet) as show:
         if smoke:
             show.note("smoke run: a tiny model and a few steps test that the run works and its update runs, not that it learns")
+        if no_vllm:
+            show.note('vLLM is not installed, so this smoke run has compute.sampler = "local": the run itself needs vLLM')
         try:
             folder = _train(config, show, cluster, resume, overwrite or (smoke and _is_smoke(path)))
         except (KeyboardInterrupt, UserError):
@@ -143,13 +147,14 @@ def _dry_run(config: Any) -> None:
     import tomli_w
 
     from mmrl.config.load import to_dict
-    from mmrl.train.checks.run_file import check_model, check_trainable
+    from mmrl.train.checks.run_file import check_model, check_simulators, check_trainable
     from mmrl.train.remarks import remarks
     from mmrl.train.resolve import resolve
 
     setup = resolve(config)
     config = setup.config
     check_trainable(setup.policy)
+    check_simulators(config, setup.tasks)
     check_model(config, setup.policy)
     click.echo(tomli_w.dumps(to_dict(config)), nl=False)
     splits = dict.fromkeys(

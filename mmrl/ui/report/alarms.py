@@ -108,6 +108,7 @@ ALARM_GUIDES: Mapping[str, AlarmGuide] = {
     "clip_share": AlarmGuide(
         "Most of the update is clipped away", "the largest advantages", lambda rows: lambda row: -_advantage(row)
     ),
+    "kl": AlarmGuide("The policy is far from its reference", "the largest advantages", lambda rows: lambda row: -_advantage(row)),
     "zero_std": AlarmGuide(
         "Groups teach nothing: all their completions earn the same",
         "groups without an advantage",

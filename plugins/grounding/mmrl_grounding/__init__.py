@@ -9,6 +9,7 @@ DATA = "mmrl_grounding.data_task:"
 OURS = "mmrl_grounding.verifiers:"
 VLM_R1 = "mmrl_grounding.vlm_r1:"
 VISION_R1 = "mmrl_grounding.vision_r1:"
+VISUAL_RFT = "mmrl_grounding.visual_rft:"
 VISION_REASONER = "mmrl_grounding.vision_reasoner:"
 REASON = "mmrl_grounding.reason_task:ReasonData"
 
@@ -58,6 +59,14 @@ def _data() -> list[TaskSpec]:
             target=REASON,
             verifiers={f"grounding/{name}@vision-reasoner": 1.0 for name in ("accuracy", "format", "non-repeat")},
             summary=f"{refer}, one or several boxes with points, as VisionReasoner",
+        ),
+        data(
+            "detect@visual-rft",
+            "DetectData",
+            {"iou@visual-rft": 1.0, "confidence@visual-rft": 1.0, "format-od@vlm-r1": 1.0},
+            f"{detect}, one kind at a time, as Visual-RFT",
+            style="visual-rft",
+            labels="present",
         ),
         data("detect@vision-r1", "DetectData", vision_r1, f"{detect}, as Vision-R1", style="vision-r1", most=30),
     ]
@@ -117,6 +126,8 @@ def _published() -> list[VerifierSpec]:
         graded("precision@vision-r1", VISION_R1 + "precision", "Vision-R1's precision: GIoU of the matched boxes"),
         graded("recall@vision-r1", VISION_R1 + "recall", "Vision-R1's recall: share of the true boxes that are found"),
         strict("format@vision-r1", VISION_R1 + "form", "Vision-R1's dual format: the completion is JSON of boxes"),
+        graded("iou@visual-rft", VISUAL_RFT + "iou", "Visual-RFT's IoU reward of detection"),
+        graded("confidence@visual-rft", VISUAL_RFT + "confidence", "Visual-RFT's confidence reward of detection"),
         graded("accuracy@vision-reasoner", VISION_REASONER + "accuracy", "VisionReasoner's boxes and points, 0 to 3", high=3.0),
         graded("format@vision-reasoner", VISION_REASONER + "form", "VisionReasoner's format, 0 to 3", high=3.0),
         strict("thought@vision-reasoner", VISION_REASONER + "form", "the tags' part of VisionReasoner's format", entries=False),

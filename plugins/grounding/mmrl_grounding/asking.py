@@ -57,6 +57,11 @@ VISION_R1_BOXES = (
     "The category set includes {0}."
 )
 
+VISUAL_RFT_BOXES = (
+    "Find every object of the kind '{0}', with its box and with how sure you are of it, from 0 to 1. Think in <think> </think> "
+    "tags, then answer in <answer> </answer> tags, on one line: [{{'Position': [{1}], 'Confidence': number}}, ...]"
+)
+
 
 def ask(text: str, style: str, asks: str, coordinate_format: CoordinateFormat, size: tuple[int, int]) -> str:
     """A question with instructions for the answer. asks: box, boxes, point or count. size: (width, height) in the pixels of
@@ -99,6 +104,11 @@ def listed(objects: Sequence[Mapping[str, Any]], written: CoordinateFormat = Coo
     """Boxes as a JSON list."""
     plain = [{written.box_key: written.json_value(o["bbox_2d"]), "label": o["label"]} for o in objects]
     return json.dumps(plain, ensure_ascii=False)
+
+
+def certain(objects: Sequence[Mapping[str, Any]]) -> str:
+    """Boxes as Visual-RFT lists them, each for sure."""
+    return str([{"Position": [int(v) if v == int(v) else v for v in o["bbox_2d"]], "Confidence": 1.0} for o in objects])
 
 
 def thought(text: str, said: str) -> str:

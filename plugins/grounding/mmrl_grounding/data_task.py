@@ -100,7 +100,7 @@ class Data(Grounded):
 
     def meta(self, asks: str, size: tuple[int, int], boxes: Sequence[Sequence[float]], **more: Any) -> dict[str, Any]:
         meta = super().meta(asks, size, boxes, **more)
-        return {**meta, "style": {"vlm-r1": "tags", "vision-r1": "json"}.get(self.style, self.style)}
+        return {**meta, "style": {"vlm-r1": "tags", "vision-r1": "json", "visual-rft": "tags"}.get(self.style, self.style)}
 
 
 @dataclass(kw_only=True, eq=False)
@@ -270,7 +270,7 @@ class DetectData(Labelled):
     """Stage of Vision-R1's progressive rule refinement: none, first, second or auto. Run two entries of the task in two
     stages."""
 
-    styles = (*asking.STYLES, "vlm-r1", "vision-r1")
+    styles = (*asking.STYLES, "vlm-r1", "vision-r1", "visual-rft")
     asks = "boxes"
 
     def __post_init__(self) -> None:
@@ -285,6 +285,8 @@ class DetectData(Labelled):
         wanted = there if self.labels == "present" else self._known
         if own := self.own_labels(row):
             wanted = list(dict.fromkeys([*own, *there]))
+        if self.style == "visual-rft" and there:  # it asks for one kind at a time
+            wanted = [chance(self.seed, "detect", str(row["id"])).choice(there)]
         if not asked:
             objects = [one for one in objects if one["label"] in wanted]
         more = {
@@ -305,11 +307,17 @@ class DetectData(Labelled):
             return asking.VLM_R1_OD.format(asked or asking.VLM_R1_BOXES.format(named, corners))
         if self.style == "vision-r1":
             return asked or asking.VISION_R1_BOXES.format(listed)
+        if self.style == "visual-rft":
+            return asked or asking.VISUAL_RFT_BOXES.format(
+                listed, ", ".join(self.answer_format.swapped(("x1", "y1", "x2", "y2")))
+            )
         return self.asked(asked or f"Find every object of these kinds: {listed}.", "boxes", size)
 
     def gold(self, prompt: Prompt) -> str:
-        if self.style not in ("vlm-r1", "vision-r1"):
+        if self.style not in ("vlm-r1", "vision-r1", "visual-rft"):
             return super().gold(prompt)
         truth = self.truth_as_written(prompt)
+        if self.style == "visual-rft":
+            return asking.thought(prompt.meta["thought"], asking.certain(truth))
         said = f"```json\n{asking.listed(truth)}\n```"
         return said if self.style == "vision-r1" else asking.thought(prompt.meta["thought"], said if truth else "None")

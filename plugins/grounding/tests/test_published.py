@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mmrl_grounding import vision_r1, vision_reasoner, vlm_r1
+from mmrl_grounding import vision_r1, vision_reasoner, visual_rft, vlm_r1
 from mmrl_grounding.coco import RECALLS, THRESHOLDS, average_precision
 
 from mmrl import Case
@@ -380,3 +380,26 @@ def test_vision_reasoners_format_by_hand(answer, value):
 )
 def test_saying_nothing_thrice(text, value):
     assert vision_reasoner.non_repeat(Case(completion=text)) == value
+
+
+# -- Visual-RFT -----------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=50)
+@given(st.lists(st.sampled_from(["<answer>", "</answer>", "a", "\n", "[[1]]"]), max_size=9).map("".join))
+def test_visual_rfts_answer_is_what_its_pattern_finds(text):
+    """`re.search(r"<answer>(.*?)</answer>")`, which takes quadratic time, in a list of one box."""
+    box = "{'Position': [0, 0, 9, 9], 'Confidence': 0.5}"
+    text = text.replace("a", f"[{box}]")
+    match = re.search(r"<answer>(.*?)</answer>", text)
+    inside = match[1] if match else text
+    whole = f"<answer>{inside.strip()}</answer>" if match else text
+    assert visual_rft._listed(text) == visual_rft._listed(whole)
+
+
+@pytest.mark.parametrize(
+    "text", ["<answer>" * 25_000, "<answer>" + "[" * 200_000 + "]", "<answer>[{'Position': [NaN, 0, 1, 1], 'Confidence': NaN}]"]
+)
+def test_visual_rfts_rewards_end_at_once_whatever_is_said(text):
+    case = Case(completion=text, answer=[obj(0, 0, 9, 9)])
+    assert visual_rft.iou(case) == 0.0 and visual_rft.confidence(case) == 0.0

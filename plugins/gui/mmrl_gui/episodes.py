@@ -11,6 +11,7 @@ from functools import cache, partial
 from typing import Any, Literal
 
 from mmrl import Conversation, EnvironmentFailed, NoGold, Prompt, Reply, Rollout, Task, UserError, user_message
+from mmrl.api.media.content import text_and_media
 from mmrl.api.services import screens_of
 from mmrl.api.simulators.gui import Action, Screen, ScreenObservation, Screens
 from mmrl.api.tasks.option_checks import LazyPrompts, check_choice, check_integer, check_split, check_type, did_you_mean
@@ -291,12 +292,13 @@ class Play:
         self.task, self.screen, self.instruction = task, screen, str(prompt.meta["instruction"])
         self.course, self.steps, self.actions, self.refused = task.course(prompt), 0, 0, 0
         self._start = partial(screen.start, prompt.meta["page"], prompt.seed, picture=False)  # the picture is in the prompt
+        self._first = seen_in(prompt.messages).picture
         self._early: Future[ScreenObservation] | None = _threads().submit(self._start) if _EARLY.acquire(blocking=False) else None
         self._whole: ScreenObservation | None = None  # with all its elements
         self._before: ScreenObservation | None = None  # as the last turn saw it
 
     def step(self, completion: str) -> Reply:
-        whole = self._whole or (self._early.result() if self._early else self._start())
+        whole = self._begun()
         self._before = before = self._seen(whole)
         self.steps += 1
         notes: list[str] = []
@@ -318,6 +320,17 @@ class Play:
         said = replace(self._seen(shown), notes=tuple(notes))
         current = self.course.after(did, shown.screenshot) if self.course else ""
         return Reply(messages=[self.task.message(said, first=False, current=current)], outcome=outcome)
+
+    def _begun(self) -> ScreenObservation:
+        """The last observation; starts the page, if nothing did."""
+        self._whole = self._whole or (self._early.result() if self._early else self._start())
+        return self._whole
+
+    def state_name(self) -> str:
+        """What is on the screen, whatever else a turn tells of it."""
+        shown = self._seen(self._begun())
+        pictures = [] if self.task.observe == "elements" else [shown.screenshot or self._first]
+        return "".join(text_and_media([user_message(listed(shown.elements) if self.task.numbered else "", *pictures)]))
 
     def _carried_out(self, calls: Sequence[Call], whole: ScreenObservation, notes: list[str]) -> ScreenObservation:
         """The screen after the calls, which end when the page ends the episode, with the first note, or when an element is gone.

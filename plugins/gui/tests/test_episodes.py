@@ -456,3 +456,21 @@ def test_what_is_clicked_by_its_number_is_marked_where_it_is(screens, most):
     assert task.draw_completion(prompt, "click [2]").tobytes() != task.draw_completion(prompt, "click [9]").tobytes()
     as_json = Episodes(simulator="fake/x", pages=["two"], observe="both")
     assert crosses(drawn(as_json, as_json.prompts("train", 0)[1], *(f'{{"action": "click", "element": {n}}}' for n in (2, 3))))
+
+
+@pytest.mark.parametrize("observe", ["picture", "elements"])
+def test_a_state_is_what_is_on_the_screen_whatever_else_is_told(screens, observe):
+    """An action that was refused leaves the state, though the next turn says why."""
+    task = Episodes(pages=["two"], observe=observe)
+    prompt = task.prompts("train", 0)[0]
+    environment = task.environment(prompt)
+    first = environment.state_name()
+    told = [environment.step("nothing that could be done"), environment.step(task.gold(prompt))]
+    assert not any(reply.terminated for reply in told) and told[0].messages != prompt.messages
+    environment.close()
+    environment = task.environment(prompt)
+    environment.step("nothing that could be done")
+    assert environment.state_name() == first
+    environment.step(task.gold(prompt))
+    assert (environment.state_name() == first) == (observe == "elements"), "the quarters are the same elements"
+    environment.close()

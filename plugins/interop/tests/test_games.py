@@ -315,3 +315,20 @@ def test_a_process_with_many_open_files_plays(games):
         for descriptor in held:
             os.close(descriptor)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.slow
+def test_a_state_that_is_met_again_has_the_same_name(bad):
+    """On ice without holes, away and back; what is told differs. A game that names no states has none."""
+    task = FrozenLakeTask(frozen=1.0, picture=False, max_actions=1)
+    environment = task.environment(task.prompts("train", 0)[0])
+    names, told = [environment.state_name()], []
+    for move in ("Left", "Right", "Down", "Up"):
+        reply = environment.step(f"<think></think><answer>{move}</answer>")
+        assert not reply.terminated, "the goal of this map is elsewhere"
+        names.append(environment.state_name())
+        told.append(reply.messages[0]["content"][0]["text"])
+    environment.close()
+    task.worlds.close()
+    assert len({*names}) in (2, 3) and len({*told}) > len({*names}) and all("P" in name for name in names)
+    assert played(bad, "on") and bad.environment(bad.prompts("train", 0)[0]).state_name() is None

@@ -11,8 +11,25 @@ import torch
 from torch import nn
 
 from mmrl import UserError
-from mmrl.api.policies import SETTINGS, ActingPolicy, Flow, Normal, PolicyConfig, options, picture_of, read_settings, state_of
+from mmrl.api.policies import (
+    META,
+    SETTINGS,
+    ActingPolicy,
+    Flow,
+    Normal,
+    Planned,
+    PolicyConfig,
+    options,
+    picture_of,
+    read_settings,
+    state_of,
+)
 from mmrl.api.simulators.types import Observation
+
+PLACES = 4
+"""Times of a flow at which the loss of a demonstration is computed."""
+SMALLEST = 36
+"""Pixels of a picture's sides of which three convolutions leave something."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,8 +76,7 @@ class Small(ActingPolicy):
         place = source or (Path(config.model) if Path(config.model).is_dir() else None)
         self.kind = _kind(config.model, place)
         self.state, self.size, self.hidden = state, size, list(own.hidden)
-        if self.kind == "mlp" and not state:
-            raise UserError("policy.options.state = 0: a perceptron reads only the state: set it to the state's size")
+        _check_sizes(self.kind, size, state)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             eye, width = _convolutions(size) if self.kind == "cnn" else (nn.Sequential(), 0)
@@ -87,8 +103,48 @@ class Small(ActingPolicy):
 
     @staticmethod
     def check(config: PolicyConfig) -> None:
-        """Raise UserError for an invalid `model`, without making it."""
-        _kind(config.model, Path(config.model) if Path(config.model).is_dir() else None)
+        """Raise UserError for an invalid `model`, and for sizes with which it can't be made, without making it."""
+        folder = Path(config.model) if Path(config.model).is_dir() else None
+        kind = _kind(config.model, folder)
+        known = {**(read_settings(folder) if folder else {}), **config.options}
+        _check_sizes(kind, known.get("size", SmallOptions.size), known.get("state", SmallOptions.state))
+
+    @classmethod
+    def planned(cls, config: PolicyConfig) -> Planned:
+        it = cls(config, **config.options)  # it is small, so it is made, and its weights are dropped
+        it.model.to(META)
+        it.device, pictures = META, int(it.kind == "cnn")
+        steps = it.head.steps if isinstance(it.head, Flow) else 1
+
+        def features(rows: int) -> torch.Tensor:
+            shown = {"": torch.empty(rows, it.size, it.size, 3, dtype=torch.uint8, device=META)} if pictures else {}
+            state = torch.empty(rows, it.state, device=META) if it.state else None
+            return it.features(Observation(images=shown, state=state, instructions=[""] * rows))[0]
+
+        def chosen(features_nKF: torch.Tensor, many: int) -> torch.Tensor:
+            if not isinstance(it.head, Flow):
+                return it.head.mean(features_nKF.float())  # type: ignore[union-attr, no-any-return]
+            rows = len(features_nKF)
+            x = torch.empty(rows, many, it.chunk, it.dims, device=META)
+            return it.head.seeing(features_nKF)(x, torch.empty(rows, many, device=META))  # type: ignore[return-value]
+
+        def act(rows: int, text: int) -> None:
+            found = features(rows)
+            for _ in range(steps):
+                chosen(found, 1)
+
+        return Planned(
+            model=it.model,
+            width=it.width,
+            chunk=it.chunk,
+            steps=steps,
+            pictures=pictures,
+            pixels=it.size**2,
+            prefix=lambda text: 0,
+            tokens=lambda text, demonstrated: 1,
+            act=act,
+            learn=lambda rows, text, demonstrated: chosen(features(rows), PLACES if demonstrated else steps),
+        )
 
     def settings(self) -> Mapping[str, Any]:
         found = {
@@ -128,12 +184,17 @@ def _kind(model: str, folder: Path | None) -> str:
     return model
 
 
+def _check_sizes(kind: str, size: int, state: int) -> None:
+    if kind == "mlp" and not state:
+        raise UserError("policy.options.state = 0: a perceptron reads only the state: set it to the state's size")
+    if kind == "cnn" and size < SMALLEST:
+        raise UserError(f"policy.options.size = {size} is too small for three convolutions: give at least {SMALLEST} pixels")
+
+
 def _convolutions(size: int) -> tuple[nn.Sequential, int]:
     """(the network, its width) for pictures of size x size."""
     layers = nn.Sequential(
         *(nn.Conv2d(3, 32, 8, 4), nn.ReLU(), nn.Conv2d(32, 64, 4, 2), nn.ReLU(), nn.Conv2d(64, 64, 3, 1), nn.ReLU(), nn.Flatten())
     )
     side = ((size - 8) // 4 + 1 - 4) // 2 + 1 - 2
-    if side < 1:
-        raise UserError(f"policy.options.size = {size} is too small for three convolutions: give at least 36 pixels")
     return layers, 64 * side * side

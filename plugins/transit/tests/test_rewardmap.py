@@ -133,10 +133,10 @@ def test_linear_parsers_equal_the_published_patterns():
     "unit", ["oxed{", "OXED{", "}", "(", "（", "--", "Route Name: ", "Route Name:Departure Stop:Arrival Stop:--", "the answer is"]
 )
 @pytest.mark.parametrize("kind", ["planning", "TorF1", "Counting3"])
-def test_a_megabyte_is_answered_in_time(unit, kind):
+def test_a_quarter_of_a_megabyte_is_answered_in_time(unit, kind):
     start = time.monotonic()
-    assert LOWEST <= value(unit * (1_000_000 // len(unit)), kind=kind, answer=1) <= 0
-    assert time.monotonic() - start < 2.5
+    assert LOWEST <= value(unit * (250_000 // len(unit)), kind=kind, answer=1) <= 0
+    assert time.monotonic() - start < 1
     assert short_answer("") == ""
 
 

@@ -1,7 +1,7 @@
 """Questions about pictures: choice, number, math, yes or no, short text, the game of 24; the rewards of VLM-R1, R1-Reward and
 SEED-Bench-R1."""
 
-from mmrl import TaskSpec, VerifierSpec, hookimpl
+from mmrl import SamplingRuleSpec, TaskSpec, VerifierSpec, hookimpl
 from mmrl.api.endpoints import JUDGE_KEYS
 
 MMRL_CONTRACT = 2
@@ -48,6 +48,12 @@ def mmrl_tasks() -> list[TaskSpec]:
             summary="your own questions with the opinions of specialists, as in MMedAgent-RL (Xia et al. 2025)",
         ),
         TaskSpec(
+            id="vqa/propose",
+            target="mmrl_vqa.self_play.propose:Propose",
+            verifiers={"vqa/proposal": 1.0},
+            summary="write a question about a picture, for the rule vqa/self-play",
+        ),
+        TaskSpec(
             id="vqa/table@vlm-r1",
             target="mmrl_vqa.table:Table",
             options={"style": "vlm-r1"},
@@ -84,10 +90,29 @@ def mmrl_verifiers() -> list[VerifierSpec]:
             summary="a short answer, by how many annotators gave it (VQA)",
         ),
         VerifierSpec(id="vqa/format", target=OURS + "form", summary="one think block, then one answer block"),
+        VerifierSpec(
+            id="vqa/proposal",
+            target="mmrl_vqa.self_play.proposals:well_formed",
+            summary="a question with its type and its answer",
+        ),
         VerifierSpec(id="vqa/points24", target=GAME, graded=True, summary="a formula of the four cards with the value 24"),
+        VerifierSpec(
+            id="vqa/format@easyr1", target="mmrl_vqa.easyr1:form", summary="EasyR1's format: thoughts in tags, then a box"
+        ),
         *_of_benchmarks(),
         *_of_r1_reward(),
         *_published(),
+    ]
+
+
+@hookimpl
+def mmrl_sampling_rules() -> list[SamplingRuleSpec]:
+    return [
+        SamplingRuleSpec(
+            id="vqa/self-play",
+            target="mmrl_vqa.self_play.rule:SelfPlay",
+            summary="the policy answers the questions that it proposed, and learns from both (VisPlay)",
+        )
     ]
 
 

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from mmrl import UserError
-from mmrl_vqa import maye_rewards
+from mmrl_vqa import easyr1, maye_rewards
 
 STYLES = ("short", "think", "plain", "vlm-r1")
 MAYE = "maye"
 """A style of tables alone: the answer stands in a box, which only MAYE's verifiers read."""
+BOXED = "boxed"
+"""A style of tables alone: thoughts in tags, and then the answer in a box, which our verifiers read."""
 HOW = {
     "choice": "answer with the letter of the right option",
     "number": "answer with a number",
@@ -33,6 +35,8 @@ def ask(question: str, kind: str, style: str, options: Sequence[str] = ()) -> st
         return "\n".join(lines) + VLM_R1
     if style == MAYE:
         return "\n".join(lines) + maye_rewards.PROMPT
+    if style == BOXED:
+        return "\n".join((*lines, f"Think in <think> </think> tags, then {how}, inside \\boxed{{}}."))
     if style == "think":
         lines.append(f"Think in <think> </think> tags, then {how} in <answer> </answer> tags.")
     elif style == "plain":
@@ -48,6 +52,8 @@ def written(answer: str, style: str, thought: str = "I look at the picture.") ->
         return answer
     if style == MAYE:
         return maye_rewards.written(answer, thought)
+    if style == BOXED:
+        return easyr1.written(answer, thought)
     return f"<answer>{answer}</answer>" if style == "short" else f"<think>{thought}</think>\n<answer>{answer}</answer>"
 
 

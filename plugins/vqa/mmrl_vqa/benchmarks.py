@@ -96,6 +96,9 @@ def votes(case: Case) -> Score:
     return Score(sum(values) / len(values), detail=f"{hits} of {len(said)} votes")
 
 
+YES_NO = ("precision", "recall", "f1", "yes_share")
+
+
 def yes_no_figures(results: Sequence[tuple[Prompt, float]]) -> dict[str, float]:
     """`precision`, `recall`, `f1` and `yes_share`, with yes as the positive class; empty unless all questions are for yes or no
     and both occur. A wrong answer counts as the other word."""
@@ -105,12 +108,8 @@ def yes_no_figures(results: Sequence[tuple[Prompt, float]]) -> dict[str, float]:
     hits, false = sum(t and right for t, right in pairs), sum(not t and not right for t, right in pairs)
     true = sum(t for t, _ in pairs)
     precision, recall = hits / (hits + false) if hits else 0.0, hits / true
-    return {
-        "precision": precision,
-        "recall": recall,
-        "f1": 2 * precision * recall / (precision + recall) if hits else 0.0,
-        "yes_share": (hits + false) / len(pairs),
-    }
+    f1 = 2 * precision * recall / (precision + recall) if hits else 0.0
+    return dict(zip(YES_NO, (precision, recall, f1, (hits + false) / len(pairs)), strict=True))
 
 
 def we_math_figures(results: Sequence[tuple[Prompt, float]]) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,15 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from mmrl import Prompt, Task, UserError, user_message
-from mmrl.api.errors import display_path
+from mmrl.api.errors import did_you_mean, display_path
 from mmrl.api.media.images import load_image
 from mmrl.api.tasks.groups import cells_of, check_groups, group_figures
 from mmrl.api.tasks.image_sources import hash_rank
 from mmrl.api.tasks.option_checks import check_choice, check_split, check_type
 from mmrl.api.tasks.table_splits import Splits, divided, main_split, read_rows, undivided
 from mmrl.api.tasks.tables import IMAGE_COLUMNS, DataTable, LazyItems, fill_columns, resolve_image
-from mmrl_vqa.asking import MAYE, STYLES, ask, letter_of, written
-from mmrl_vqa.benchmarks import we_math_figures, yes_no_figures
+from mmrl_vqa.asking import BOXED, MAYE, STYLES, ask, letter_of, written
+from mmrl_vqa.benchmarks import YES_NO, we_math_figures, yes_no_figures
 from mmrl_vqa.cells import accepted_of, by_name, filled, is_numbers, listed, option_of, other_question, shuffled, texts, turns_of
 from mmrl_vqa.rephrasing import with_question
 from mmrl_vqa.verifiers import KINDS, letter, normalise, said, value
@@ -32,6 +33,8 @@ PUBLISHED_KINDS = {
 BOTH = {"1": "yes", "true": "yes", "0": "no", "false": "no"}
 """An answer to a question for yes or no, as some files write it."""
 WE_MATH = "we-math"
+LOOKED_AT = 100
+"""Rows of a table without columns in which one is looked for."""
 FILES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
 
 
@@ -68,7 +71,7 @@ class Table(Task):
     """Column with the question in other words, for `labels = "co-reward"`."""
     options_column: str | Sequence[str] = "options"
     """Column with a list of options, or a table of them by letter, also as text; or the names of columns with one option
-    each."""
+    each; none, for options that only the pictures show."""
     id_column: str | None = None
     """Column with a row's id; by default its number."""
     kind: str = "auto"
@@ -98,10 +101,11 @@ class Table(Task):
     """Column with a number; the lowest is the easiest."""
     style: str = "short"
     """The requested form of the answer: short (an answer tag), think (a think tag, then an answer tag), plain (without tags),
-    vlm-r1 (as think, with VLM-R1's prompt), maye (in a box, with MAYE's prompt, for its verifiers)."""
+    boxed (a think tag, then an answer in a box), vlm-r1 (as think, with VLM-R1's prompt), maye (in a box, with MAYE's prompt, for
+    its verifiers)."""
 
     def __post_init__(self) -> None:
-        check_choice("style", self.style, (*STYLES, MAYE))
+        check_choice("style", self.style, (*STYLES, BOXED, MAYE))
         check_choice("kind", self.kind, ("auto", *KINDS))
         check_choice("answer_form", self.answer_form, FORMS)
         check_choice("cut_by", self.cut_by, ("row", "image"))
@@ -135,8 +139,9 @@ class Table(Task):
                 raise UserError(f"{option} = {share!r:.60} must be a number from 0, {f'at most {most:g}' if most else 'below 1'}")
         check_choice("figures", self.figures, ("", WE_MATH))
         own = ("ID", "key") if self.figures == WE_MATH else ()
-        self._grouped = (*check_groups(self.groups, self.sets), *own)
+        self._grouped = (*check_groups(self.groups, self.sets, YES_NO), *own)
         self._rows, self._chosen = self._read()
+        self._check_options_column()
         self.splits = tuple(self._rows)  # type: ignore[misc]  # the data decide which there are
 
     def prompts(self, split: str, seed: int) -> LazyItems[Prompt]:
@@ -159,6 +164,11 @@ class Table(Task):
         meta = prompt.meta
         return with_question(prompt, meta["question"], meta["rephrased"]) if self.rephrased_column else None
 
+    def posed(self, id: str, question: str, kind: str, answer: str, pictures: Sequence[Any]) -> Prompt:
+        """A question from elsewhere, of one of `KINDS`, asked as those of the table are; its options are in the text."""
+        meta = {"kind": kind, "style": self.style}
+        return Prompt(id=id, messages=[user_message(ask(question, kind, self.style), *pictures)], answer=answer, meta=meta)
+
     # -- tables -------------------------------------------------------------------------------------------------------------
 
     def _read(self) -> Splits:
@@ -171,6 +181,22 @@ class Table(Task):
             return undivided(train, own)
         what = "rows" if self.cut_by == "row" else "pictures' rows"
         return divided(train, self.test_share, partial(self._key, train), what)
+
+    def _check_options_column(self) -> None:
+        """Raise UserError if a table has no such column: its questions would be asked without their options. In JSONL, a row
+        without options needn't have it, but one of the first rows should."""
+        name = self.options_column
+        if not isinstance(name, str) or name in ("options", "none"):
+            return
+        for rows in {id(table): table for table in self._rows.values()}.values():
+            known = rows.columns or dict.fromkeys(
+                key for row in itertools.islice(rows.scan([name]), LOOKED_AT) for key in row or ()
+            )
+            if known and name not in known:
+                raise UserError(
+                    f"options_column = {name!r:.60}: {display_path(rows.name)} has no such column, but {', '.join(known)[:200]}."
+                    f'{did_you_mean(name, known)} "none" asks without options'
+                )
 
     def _own_test(self, train: DataTable) -> DataTable | None:
         """The data set's own test split; None if it has none."""

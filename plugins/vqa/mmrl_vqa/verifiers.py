@@ -1,7 +1,8 @@
 """Our verifiers for questions: one answer, compared by its kind.
 
 The answer is in the one `<answer>` tag of the completion, after the thinking if there is any; if `meta["style"]` is `plain`, it
-is the completion itself. Completions may be hostile: every function here is linear in their length, or bounds it first.
+is the completion itself, and if it is `boxed`, it is in the last `\\boxed{}`. Completions may be hostile: every function here is
+linear in their length, or bounds it first.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 from mmrl import Case, Score
 from mmrl.api.verifiers import mathematics
 from mmrl.api.verifiers.parse import NUMBER, nfc, only_answer, parse_number, parse_numbers
+from mmrl_vqa.easyr1 import boxed
 from mmrl_vqa.formulas import formula
 
 KINDS = ("choice", "number", "math", "yes-no", "text")
@@ -217,7 +219,11 @@ BY_KIND: dict[str, Callable[[Case], Score]] = {"choice": choice, "number": numbe
 
 def given(case: Case) -> tuple[str | None, str]:
     """(the answer as it was written, ""), or (None, why there is none)."""
-    if case.meta.get("style") != "plain":
+    style = case.meta.get("style")
+    if style == "boxed":
+        found = boxed(case.completion)
+        inside, why = found, "" if found is not None else "no box"
+    elif style != "plain":
         inside, why = only_answer(case.completion)
     else:
         inside, why = (None, "too long") if len(case.completion) > 50 * MAX_ANSWER else (case.completion, "")

@@ -5,6 +5,7 @@ import json
 
 import datasets
 import pytest
+from mmrl_vqa.easyr1 import boxed
 from mmrl_vqa.table import Table
 from PIL import Image
 
@@ -265,6 +266,24 @@ def test_a_broken_row_is_named_by_file_and_line_when_it_is_asked_for(write, row,
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 700
 
 
+def test_a_column_of_options_that_is_not_there_is_told(write, tmp_path):
+    """Where some rows of JSONL have it, the others have no options; `none` is no mistake."""
+    rows = ({**ROW, "choices": ["a cat", "a dog"]}, ROW)
+    prompts = Table(path=write(*rows), options_column="choices", test_share=0).prompts("train", 0)
+    assert [p.meta.get("options") for p in prompts] == [("a cat", "a dog"), None]
+    said = (
+        r"^options_column = 'choises': .*rows\.jsonl has no such column, but image, question, answer, choices\. Did you mean 'cho"
+    )
+    with pytest.raises(UserError, match=said):
+        Table(path=write(*rows), options_column="choises", test_share=0)
+    (tmp_path / "rows.csv").write_text("image,question,answer,choices\na.png,?,A,\"['x', 'y']\"\n")
+    with pytest.raises(UserError, match=r'rows\.csv has no such column, .* "none" asks without options$'):
+        Table(path=str(tmp_path / "rows.csv"), options_column="choises", test_share=0)
+    assert (
+        "options" not in Table(path=str(tmp_path / "rows.csv"), options_column="none", test_share=0).prompts("train", 0)[0].meta
+    )
+
+
 def test_a_column_of_kinds_that_is_not_there_is_told(write):
     with pytest.raises(UserError, match=r"line 1 has no key 'kinds': it has image, question"):
         Table(path=write(ROW), test_share=0, kind_column="kinds").prompts("train", 0)[0]
@@ -353,3 +372,37 @@ def test_a_column_has_the_question_in_other_words(tmp_path):
     assert other.text == prompts[0].text.replace("How many?", "Count them.") and other.images == prompts[0].images
     with pytest.raises(UserError, match="other is ' ', not a question in other words"):
         prompts[1]
+
+
+# -- in a box -------------------------------------------------------------------------------------------------------------
+
+
+def test_an_answer_in_a_box_is_asked_for_and_read(write):
+    prompt = one(write({**ROW, "answer": "\\frac{1}{2}", "kind": "math"}), style="boxed", kind_column="kind")
+    assert prompt.text.endswith("inside \\boxed{}.") and "<think>" in prompt.text
+    judge = {name: plugins.registry().make_verifier(f"vqa/{name}") for name in ("answer", "format@easyr1")}
+    for said, right, formed in [
+        ("<think>a</think> \\boxed{0.5}", 1.0, 1.0),
+        ("\\boxed{3}, no: \\boxed{\\frac{1}{2}}", 1.0, 0.0),
+        ("<think>a</think> \\boxed{\\frac{1}{2}} and \\boxed{3}", 0.0, 1.0),
+        ("<think>a</think> <answer>0.5</answer>", 0.0, 0.0),
+        ("<think>a</think> \\boxed{\\frac{1}{2}", 0.0, 1.0),
+    ]:
+        case = Case(completion=said, answer=prompt.answer, meta=prompt.meta)
+        assert (judge["answer"](case).value, judge["format@easyr1"](case)) == (right, formed), said
+    with pytest.raises(UserError, match=r"style = 'box' is unknown: .* Did you mean 'boxed'"):
+        one(write(ROW), style="box")
+
+
+def test_what_is_in_the_last_box_is_what_mathruler_finds():
+    """mathruler 0.1.0, `extract_boxed_content`; of a text without one it gives "None"."""
+    for text, found in [
+        (r"\boxed{1}", "1"),
+        (r"a \boxed{ \frac{1}{2} } b", r"\frac{1}{2}"),
+        (r"\boxed{1}\boxed{2", None),
+        (r"\boxed{1} \boxed{}", ""),
+        (r"\boxed{{a}}}", "{a}"),
+        (r"\boxed{ x", None),
+        ("none", None),
+    ]:
+        assert boxed(text) == found

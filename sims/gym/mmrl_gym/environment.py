@@ -53,6 +53,7 @@ class Environment:
         remake: bool,
         success_key: str | None,
         success_return: float | None,
+        interventions: bool = False,
     ) -> None:
         """cameras: names of pictures in the observation, and `camera`, which is what `render` draws."""
         import numpy
@@ -79,7 +80,7 @@ class Environment:
             raise Refused(f"{env_id}: its observations have no numbers, so nothing would be shown: set pictures to true")
         self.size, self.cameras, self.flip = size, cameras, flip
         self.state = state and bool(self.observed.numbers)
-        self.success_key, self.success_return = success_key, success_return
+        self.success_key, self.success_return, self.interventions = success_key, success_return, interventions
         self.facts: dict[str, Any] = {
             "max_steps": limit or 0,
             "env_id": env_id,
@@ -140,6 +141,8 @@ class Environment:
         obs, reward, terminated, truncated, info = self.env.step(self.acted.of(action))
         self.shown = obs, info
         self.total += float(reward)
+        if not self.interventions and taken(info) is not None:
+            raise Refused(f"{self.env_id}: its info says that another action was carried out: set interventions to true")
         return float(reward), bool(terminated), bool(truncated)
 
     def _rows(self, reward: float, terminated: bool, truncated: bool) -> dict[str, Any]:
@@ -151,12 +154,24 @@ class Environment:
             "truncated": numpy.array(truncated),
             "success": numpy.array(self._success(info)),
         }
+        if self.interventions:
+            rows["intervention"] = self._intervention(info)
         for camera in self.cameras:
             shown = None if camera == RENDERED else self.observed.picture(obs, camera, numpy)
             rows[f"camera/{camera}"] = self._rendered(self.size) if shown is None else self._sized(shown, self.size)
         if self.state:
             rows["state"] = self.observed.state(obs, numpy)
         return rows
+
+    def _intervention(self, info: dict[str, Any]) -> Any:
+        """float32 [A]: the action of whoever took over in the last step; NaN if nobody did."""
+        action = taken(info) if self.actions else None
+        if action is None:
+            return self.numpy.full(self.acted.dims, self.numpy.nan, self.numpy.float32)
+        try:
+            return self.acted.numbers(action)
+        except (spaces.Unknown, TypeError, ValueError, KeyError, IndexError) as error:
+            raise Refused(f"{self.env_id}: the action that its info says was carried out is none of its own: {error}") from None
 
     def _success(self, info: dict[str, Any]) -> bool:
         if self.success_return is not None:
@@ -181,6 +196,20 @@ class Environment:
 
     def _digest(self) -> str:
         return hashlib.sha256(self.observed.everything(self.shown[0], self.numpy)).hexdigest()
+
+
+def taken(info: dict[str, Any]) -> Any:
+    """The action of a person who took over, by what the info of a step says of it; None if nobody did. `intervene_action` is
+    that of SERL, HIL-SERL and RLinf, there only if somebody did; `is_intervention` is that of gym_hil, beside
+    `action_intervention`, and of LeRobot, beside `teleop_action`."""
+    if info.get("intervene_action") is not None:
+        return info["intervene_action"]
+    if not info.get("is_intervention"):
+        return None
+    for key in ("action_intervention", "teleop_action"):
+        if info.get(key) is not None:
+            return info[key]
+    raise Refused("info says is_intervention, and has neither action_intervention nor teleop_action, which say what was done")
 
 
 @contextlib.contextmanager

@@ -47,6 +47,7 @@ class Gym(ProcessSimulator):
         remake: bool = False,
         success_key: str | None = None,
         success_return: float | None = None,
+        interventions: bool = False,
         frame: Literal["end-effector-delta", "joint-delta", "joint", "other"] = "other",
         gripper: int | None = None,
         units: Sequence[float] = (),
@@ -61,8 +62,9 @@ class Gym(ProcessSimulator):
         size. pictures: show pictures. cameras: which: `camera` is what the environment renders, others are pictures in its
         observations, by the last key. state: show the numbers of observations. flip: rotate pictures by 180 degrees. remake:
         make a new environment for each episode, where `reset` leaves something of the last. success_key: key of `info` that
-        says whether the task is solved. success_return: alternatively, the sum of rewards from which it is solved. frame:
-        control mode of the actions, see `ActionSpec.control_mode`. gripper: index of the gripper in an action. units: see
+        says whether the task is solved. success_return: alternatively, the sum of rewards from which it is solved.
+        interventions: `info` says when another action was carried out, see `mmrl_gym.environment.taken`. frame: control mode of
+        the actions, see `ActionSpec.control_mode`. gripper: index of the gripper in an action. units: see
         `ActionSpec.units`. max_steps: maximum steps of an episode, by default the environment's. python: another interpreter
         for the processes, with numpy and gymnasium. environment: environment variables of the processes. timeout_s: seconds
         after which a process that doesn't answer is killed.
@@ -89,6 +91,7 @@ class Gym(ProcessSimulator):
                 "remake": remake,
                 "success_key": success_key,
                 "success_return": success_return,
+                "interventions": interventions,
             },
             num_envs,
             what=what,

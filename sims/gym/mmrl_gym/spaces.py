@@ -69,7 +69,10 @@ class Acted:
 
     def __init__(self, space: Any, numpy: Any) -> None:
         """Raises Unknown for a space without bounds, or of another kind."""
+        self.numpy = numpy
         self.parts: list[tuple[int, Callable[[Any], Any]]] = []
+        self.leaves: list[tuple[tuple[Any, ...], Callable[[Any], Any]]] = []
+        """Path of each part in an action, and its numbers there."""
         self.build = self._part(space, numpy)
         self.dims = sum(dims for dims, _ in self.parts)
         self.choices = self.dims if _kind(space) == "Discrete" else 0
@@ -83,16 +86,24 @@ class Acted:
             start += dims
         return self.build(iter(read))
 
-    def _part(self, space: Any, numpy: Any) -> Callable[[Iterator[Any]], Any]:
+    def numbers(self, action: Any) -> Any:
+        """An action of the space -> float32 [A], each -1 to 1: the inverse of `of`. Raises Unknown for one of another shape."""
+        found = [numbers(_at(action, path)) for path, numbers in self.leaves]
+        if any(len(some) != dims for some, (dims, _) in zip(found, self.parts, strict=True)):
+            raise Unknown(f"{sum(map(len, found))} numbers, and an action has {self.dims}")
+        return self.numpy.concatenate(found).clip(-1, 1).astype(self.numpy.float32)
+
+    def _part(self, space: Any, numpy: Any, path: tuple[Any, ...] = ()) -> Callable[[Iterator[Any]], Any]:
         """How a part of the action is put together from what its leaves read, in order."""
         kind = _kind(space)
         if kind == "Dict":
-            named = {key: self._part(part, numpy) for key, part in space.spaces.items()}
+            named = {key: self._part(part, numpy, (*path, key)) for key, part in space.spaces.items()}
             return lambda read: {key: build(read) for key, build in named.items()}
         if kind == "Tuple":
-            builds = [self._part(part, numpy) for part in space.spaces]
+            builds = [self._part(part, numpy, (*path, number)) for number, part in enumerate(space.spaces)]
             return lambda read: tuple(build(read) for build in builds)
         self.parts.append(_leaf(kind, space, numpy))
+        self.leaves.append((path, lambda value: _acted(kind, space, value, numpy)))
         return next
 
 
@@ -130,6 +141,17 @@ def _leaf(kind: str, space: Any, numpy: Any) -> tuple[int, Callable[[Any], Any]]
     if kind == "MultiBinary":
         return int(numpy.prod(space.shape)), lambda numbers: (numbers > 0).astype(space.dtype).reshape(space.shape)
     raise Unknown(f"{space}, which has no bounds" if kind == "Box" else f"{space}")
+
+
+def _acted(kind: str, space: Any, value: Any, numpy: Any) -> Any:
+    """The numbers of a part of an action: the inverse of what `_leaf` reads."""
+    if kind == "Box":
+        low, high = space.low.reshape(-1).astype("float64"), space.high.reshape(-1).astype("float64")
+        numbers = numpy.asarray(value, "float64").reshape(-1)
+        return (numbers - low) / numpy.where(high > low, high - low, 1) * 2 - 1 if len(numbers) == len(low) else numbers
+    if kind == "MultiBinary":
+        return numpy.asarray(value, "float64").reshape(-1) * 2 - 1
+    return _numbers(kind, space, value, numpy) * 2 - 1
 
 
 def _numbers(kind: str, space: Any, value: Any, numpy: Any) -> Any:

@@ -46,15 +46,18 @@ class Environment:
         initial_states: tuple[int, ...] | None,
         cameras: dict[str, str],
         size: int,
-        rotate: bool,
+        turned: list[str],
+        poses: tuple[float, ...] | None,
+        deltas: tuple[float, ...],
         settling: int,
         placement_seed: int,
         assets: str | None,
         objects: bool = False,
     ) -> None:
         """suites: variant -> (LIBERO's name, where instructions come from), `""` for the one of training; empty with `bddl`.
-        bddl, states: files of a task of one's own. cameras: ours -> robosuite's, empty for no pictures. The others: see
-        `mmrl_libero.simulator.Libero`."""
+        bddl, states: files of a task of one's own. cameras: ours -> robosuite's, empty for no pictures. turned: those
+        whose pictures are turned. poses: units of absolute actions, None for differences. deltas: units of differences. The
+        others: see `mmrl_libero.simulator.Libero`."""
         package = packages.find()
         folder, _ = packages.assets(package, assets)
         self.tables = (
@@ -62,7 +65,8 @@ class Environment:
         )
         self.chosen = chosen(task, self.tables[BASE])
         self.initial_states = initial_states
-        self.cameras, self.size, self.rotate, self.settling, self.placement_seed = cameras, size, rotate, settling, placement_seed
+        self.cameras, self.size, self.turned, self.settling, self.placement_seed = cameras, size, turned, settling, placement_seed
+        self.poses, self.deltas = poses, deltas
         self.objects = objects
         with explained(f"LIBERO can't be imported with {packages.versions()}"):
             self.envs = packages.enter(package, folder)
@@ -86,19 +90,34 @@ class Environment:
             raise Refused(f"initial_states has {row}, and {self._what()} has {len(states)} states: give numbers from 0")
         self._check_state(states[row])
         self.eyes.shut = self.settling > 0
+        self._controller.use_delta = True
         self.shown = self.made.set_init_state(states[row])
         for left in reversed(range(self.settling)):
             self.eyes.shut = left > 0
             self.shown, *_ = self.made.step(list(NOTHING))
+        self._controller.use_delta = not self.poses
         return self._rows(0.0, bool(self.made.check_success()))
 
     def step(self, action: Any) -> dict[str, Any]:
-        self.shown, reward, success, _ = self.made.step(action.astype("float64"))
+        asked = action.astype("float64")
+        if self.poses:
+            asked[:6] *= self.poses[:6]
+        self.shown, reward, success, _ = self.made.step(asked)
         return self._rows(float(reward), bool(success))
 
     def expert(self) -> list[float]:
         """What the scripted expert would do now; changes nothing."""
-        return experts.act(self.made.env)
+        import numpy
+        from robosuite.utils import transform_utils as turns
+
+        move = experts.act(self.made.env)
+        if not self.poses:
+            return move
+        change = numpy.asarray(move[:6]) * self.deltas[:6]
+        place, turn = self._pose()
+        to = turns.quat2mat(turns.axisangle2quat(change[3:])) @ turns.quat2mat(turns.axisangle2quat(turn))
+        pose = numpy.concatenate([place + change[:3], axis_angle(turns.mat2quat(to))]) / self.poses[:6]
+        return [*pose.tolist(), move[6]]
 
     def snapshot(self) -> dict[str, Any]:
         """The task, the whole state of its simulation, and what was shown last."""
@@ -123,7 +142,7 @@ class Environment:
         if not self.cameras:
             raise Refused("pictures can't be rendered: rendering is none")
         side = max(PEOPLE, self.size)
-        picture = self._turned(self.made.sim.render(camera_name="agentview", width=side, height=side))
+        picture = self._turned(self.made.sim.render(camera_name="agentview", width=side, height=side), "agentview")
         return side, side, picture.tobytes()
 
     def _open(self, name: str, task: int) -> None:
@@ -174,9 +193,10 @@ class Environment:
         goals = env.parsed_problem["goal_state"]
         met = sum(bool(env._eval_predicate(goal)) for goal in goals) / len(goals)
         place, turn, fingers = (obs[name] for name in PROPRIOCEPTION)
+        place, turn = self._pose() if self.poses else (place, axis_angle(turn))
         return {
-            **{f"camera/{name}": self._turned(obs[image(camera)]) for name, camera in self.cameras.items()},
-            "state": numpy.concatenate([place, axis_angle(turn), fingers, *self._objects(place)]).astype("float32"),
+            **{f"camera/{name}": self._turned(obs[image(camera)], name) for name, camera in self.cameras.items()},
+            "state": numpy.concatenate([place, turn, fingers, *self._objects(place)]).astype("float32"),
             "reward": numpy.array(reward, numpy.float32),
             "success": numpy.array(success),
             "terminated": numpy.array(False),
@@ -188,10 +208,21 @@ class Environment:
         """Where the things of the goal are, each float64 [3] in metres from the hand; none without the option."""
         return [experts.place_of(self.made.env, name) - hand for name in named(self.made.env)] if self.objects else []
 
-    def _turned(self, picture: Any) -> Any:
+    def _turned(self, picture: Any, camera: str) -> Any:
         import numpy
 
-        return numpy.ascontiguousarray(picture[::-1, ::-1] if self.rotate else picture)
+        return numpy.ascontiguousarray(picture[::-1, ::-1] if camera in self.turned else picture)
+
+    @property
+    def _controller(self) -> Any:
+        return self.made.env.robots[0].controller
+
+    def _pose(self) -> tuple[Any, Any]:
+        """Place in metres and axis times angle of what absolute actions move: the middle between the fingers, which is turned
+        from the hand of `robot0_eef_quat`. They are as old as the controller's last step, as in X-VLA's evaluation."""
+        from robosuite.utils import transform_utils as turns
+
+        return self._controller.ee_pos.copy(), axis_angle(turns.mat2quat(self._controller.ee_ori_mat))
 
     def _what(self) -> str:
         assert self.key

@@ -15,7 +15,7 @@ from mmrl.api.simulators.processes.simulator import ProcessSimulator
 from mmrl.api.simulators.types import Observation
 from mmrl_libero.packages import CURE, interpreter
 from mmrl_libero.rendering import choose
-from mmrl_libero.suites import CAMERAS, PANDA, SETTLING, suite_of
+from mmrl_libero.suites import CAMERAS, PANDA, POSES, SETTLING, suite_of
 
 START_S = 300.0
 """Timeout in seconds for a process to build its first scene."""
@@ -44,7 +44,8 @@ class Libero(ProcessSimulator):
         initial_states: Sequence[int] | None = None,
         cameras: Sequence[str] = ("agentview", "wrist"),
         size: int = 256,
-        rotate: bool = True,
+        rotate: bool | Sequence[str] = True,
+        control: Literal["delta", "absolute"] = "delta",
         settling: int = SETTLING,
         placement_seed: int = 0,
         objects: bool = False,
@@ -57,14 +58,23 @@ class Libero(ProcessSimulator):
         bddl, states: instead of a suite, the files of one task and its initial states. task: number or name of a task; all by
         default. initial_states: numbers of those that are used; all by default. cameras: agentview, wrist or both, empty for
         states alone. size: side of the pictures in pixels. rotate: turn pictures by 180 degrees, as the published policies see
-        them. settling: steps without an action before an episode. placement_seed: of what LIBERO's own reset draws, the places
-        of fixtures. objects: the state has also the places of what the goal of one `task` names, 3 numbers each, in metres from
-        the hand: for policies without a camera, which no published one is. assets: folder of LIBERO's assets. rendering: auto,
-        gpu (EGL), software (OSMesa) or none. python: the interpreter with LIBERO, by default that of MMRL_LIBERO_PYTHON, or this
-        one. timeout_s: seconds after which a process that doesn't answer is killed."""
+        them; or the cameras whose pictures are turned. control: what an action is, a difference from the hand's pose or its pose;
+        the state then has the pose of the same frame, the controller's. settling: steps without an action before an episode.
+        placement_seed: of what LIBERO's own reset draws, the places of fixtures. objects: the state has also the places of what
+        the goal of one `task` names, 3 numbers each, in metres from the hand: for policies without a camera, which no published
+        one is. assets: folder of LIBERO's assets. rendering: auto, gpu (EGL), software (OSMesa) or none. python: the interpreter
+        with LIBERO, by default that of MMRL_LIBERO_PYTHON, or this one. timeout_s: seconds after which a process that doesn't
+        answer is killed."""
         what = f"libero ({suite or bddl or 'no task'})"
         check_count(what, num_envs)
         _check_options(what, suite, bddl, states, cameras, size, settling, initial_states, max_steps)
+        turned = [name for name in CAMERAS if rotate] if isinstance(rotate, bool) else list(rotate)
+        if control not in ("delta", "absolute") or any(name not in CAMERAS for name in turned):
+            raise UserError(
+                f"{what}: control = {control!r} must be delta or absolute, and rotate = {rotate!r} true, false or a list of "
+                f"{', '.join(CAMERAS)}"
+            )
+        action = POSES if control == "absolute" else PANDA
         if objects and suite and task is None:
             raise UserError(f"{what}: objects = true needs one task, as goals name different numbers of things: set task")
         python = interpreter(python)
@@ -83,7 +93,9 @@ class Libero(ProcessSimulator):
                 "initial_states": None if initial_states is None else tuple(initial_states),
                 "cameras": {name: CAMERAS[name] for name in cameras} if pictures else {},
                 "size": size,
-                "rotate": rotate,
+                "turned": turned,
+                "poses": action.units if action is POSES else None,
+                "deltas": PANDA.units,
                 "settling": settling,
                 "placement_seed": placement_seed,
                 "assets": assets,
@@ -99,7 +111,7 @@ class Libero(ProcessSimulator):
         self.goals: dict[str, list[str]] = workers.facts["instructions"]
         """Variant, or an empty text, -> the instructions of the tasks that are played."""
         super().__init__(
-            workers, instruction=self.goals[""][0], action=PANDA, max_steps=max_steps, device=device, variants=variants
+            workers, instruction=self.goals[""][0], action=action, max_steps=max_steps, device=device, variants=variants
         )
         self.rendering = rung
         """What renders."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from mmrl.api.simulators.types import ActionSpec
@@ -16,6 +17,8 @@ CAMERAS = {"agentview": "agentview", "wrist": "robot0_eye_in_hand"}
 PANDA = ActionSpec(dims=7, control_mode="end-effector-delta", gripper=6, units=(0.05, 0.05, 0.05, 0.5, 0.5, 0.5, 1.0))
 """The arm's actions: metres and radians of robosuite's operational-space controller (osc_pose.json); the gripper opens below 0
 and closes above, as LIBERO's."""
+POSES = ActionSpec(dims=7, gripper=6, units=(2.0, 2.0, 2.0, math.pi, math.pi, math.pi, 1.0))
+"""Its actions with `control = "absolute"`: where the hand is to be in the world, and its turn as axis times angle."""
 PRO = {"pro.language": "lan", "pro.object": "object", "pro.swap": "swap", "pro.task": "task"}
 """Variant -> end of the suite's name in LIBERO-Pro (Zhou et al. 2025): another wording, other objects, swapped places, another
 goal."""

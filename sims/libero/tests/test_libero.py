@@ -1,5 +1,6 @@
 """LIBERO as it is published: starts, instructions, pictures, actions, success; what repeats; what is lost and what is refused."""
 
+import math
 import os
 import signal
 import subprocess
@@ -43,6 +44,15 @@ def task_files(python, suite):
     return done.stdout.split()
 
 
+def bare(python, folder, simulator, task, state, made, control):
+    """What a bare environment of LIBERO-Goal shows, with robosuite's own actions."""
+    numpy.save(folder / "actions.npy", made.numpy())
+    files = [folder / "actions.npy", folder / "seen.npz"]
+    command = [python or sys.executable, BARE, "libero_goal", str(task), str(state), "64", *files, control]
+    subprocess.run(command, check=True, capture_output=True, timeout=300, env={**os.environ, **simulator.rendering.environment})
+    return numpy.load(folder / "seen.npz")
+
+
 def equal(first, second, row=0):
     for one, other in zip(first, second, strict=True):
         assert torch.equal(one.state[row], other.state[row])
@@ -57,25 +67,51 @@ def test_it_shows_bit_for_bit_what_the_published_evaluation_sees(made, python, t
     simulator = made(SPECS["goal"], 1, size=64)
     task, state = 1, 7
     shown = played(simulator, [task + 10 * state], 6)
-    numpy.save(tmp_path / "actions.npy", actions(6).numpy())
-    command = [
-        python or sys.executable,
-        BARE,
-        "libero_goal",
-        str(task),
-        str(state),
-        "64",
-        tmp_path / "actions.npy",
-        tmp_path / "seen.npz",
-    ]
-    subprocess.run(command, check=True, capture_output=True, timeout=300, env={**os.environ, **simulator.rendering.environment})
-    seen = numpy.load(tmp_path / "seen.npz")
+    seen = bare(python, tmp_path, simulator, task, state, actions(6), "delta")
     assert str(seen["language"]) == shown[0].instructions[0] == "put the bowl on the stove"
     for step, each in enumerate(shown):
         for camera, name in (("agentview", "agentview_image"), ("wrist", "robot0_eye_in_hand_image")):
             assert (each.images[camera][0].numpy() == seen[name][step][::-1, ::-1]).all()
         assert (each.state[0, :3].numpy() == seen["robot0_eef_pos"][step].astype("float32")).all()
         assert (each.state[0, 6:].numpy() == seen["robot0_gripper_qpos"][step].astype("float32")).all()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.usefixtures("pictures")
+def test_poses_are_commanded_as_in_the_published_evaluation_of_x_vla(made, python, tmp_path):
+    """`use_delta = False` of robosuite's controller after settling, its own pose as the state, the wrist's pictures as they come
+    (2toINF/X-VLA, evaluation/libero/libero_client.py)."""
+    simulator = made(SPECS["goal"], 1, size=64, control="absolute", rotate=["agentview"])
+    shown = [simulator.reset(torch.tensor([71]))]
+    away = torch.tensor([0.05, -0.03, 0.02, 0.1, 0.0, -0.2])
+    asked = [torch.cat([shown[0].state[0, :6] + away * (i + 1) / 6, torch.tensor([1.0 - 2 * (i < 3)])]) for i in range(6)]
+    units = torch.tensor(simulator.action.units)
+    for action in asked:
+        shown.append(simulator.step((action / units)[None], torch.tensor([True])).observation)
+    seen = bare(python, tmp_path, simulator, 1, 7, torch.stack(asked), "absolute")
+    for step, each in enumerate(shown):
+        assert (each.images["agentview"][0].numpy() == seen["agentview_image"][step][::-1, ::-1]).mean() > 0.99
+        assert (each.images["wrist"][0].numpy() == seen["robot0_eye_in_hand_image"][step]).mean() > 0.99
+        numpy.testing.assert_allclose(each.state[0, :3], seen["places"][step], atol=1e-5)
+        turn = torch.tensor(seen["turns"][step])
+        angle = math.acos(min(1.0, max(-1.0, (float(turn.trace()) - 1) / 2)))
+        assert abs(each.state[0, 3:6].norm() - angle) < 1e-4
+        numpy.testing.assert_allclose(turn @ each.state[0, 3:6].double(), each.state[0, 3:6], atol=1e-4, err_msg="the axis stays")
+    reached = (shown[-1].state[0, :3] - shown[0].state[0, :3]) @ away[:3] / (away[:3] @ away[:3])
+    assert reached > 0.3
+    before = simulator.reset(torch.tensor([71])).state
+    assert torch.equal(before, shown[0].state), "settling is as without absolute actions"
+    for _ in range(5):
+        told = simulator.expert()
+        after = simulator.step(told, torch.tensor([True])).observation.state
+    delta = made(SPECS["goal"], 1, **BLIND)
+    delta.reset(torch.tensor([71]))
+    for _ in range(5):
+        wanted = delta.step(delta.expert(), torch.tensor([True])).observation.state
+    assert (after[0, 6:] - wanted[0, 6:]).abs().max() < 1e-3, "the fingers"
+    rise = (wanted - delta.reset(torch.tensor([71])).state)[0, 2]
+    assert abs((after - before)[0, 2] - rise) < 0.01, "states are of two frames, that rise alike"
 
 
 @pytest.mark.slow

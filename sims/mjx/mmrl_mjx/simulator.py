@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 
@@ -13,9 +13,11 @@ from mmrl.api.simulators.types import ActionSpec, Observation, Transition
 from mmrl.api.transfer import upload_one
 from mmrl_mjx import CAMERAS, REACH, TURN, expert, models
 from mmrl_mjx.models import ARM, OPEN
-from mmrl_mjx.physics import Worlds
-from mmrl_mjx.pictures import BatchRenderer
 from mmrl_mjx.tasks import TASKS, Judgement, Scene, instruction, judge, order, start
+
+if TYPE_CHECKING:
+    from mmrl_mjx.physics import Worlds
+    from mmrl_mjx.pictures import BatchRenderer
 
 PEOPLE = 256
 """Side in pixels of the pictures for human viewers."""
@@ -56,6 +58,9 @@ class Mjx:
         or 4 (x, y, z, gripper). reward: dense, 0 to 1 in each step by progress; or sparse, 1 in steps that end solved."""
         self._what = f"mjx/{task}" if task in tuple(TASKS) else "mjx"
         _check(self._what, num_envs, task, obs, size, cameras, dims, reward)
+        from mmrl_mjx.physics import Worlds  # imports MuJoCo and Warp for seconds
+        from mmrl_mjx.pictures import BatchRenderer
+
         self.num_envs, self.device = num_envs, torch.device(device)
         self._called, self._task, self._dense = task, TASKS[task], reward == "dense"
         self._worlds: Worlds | None = Worlds(self._task.scene(self._task.colours), num_envs, self.device, SUBSTEPS)
@@ -139,6 +144,8 @@ class Mjx:
     def render(self, env_ids_n: torch.Tensor) -> torch.Tensor:
         """uint8 [n, 256, 256, 3], from the front."""
         if self._people is None:
+            from mmrl_mjx.pictures import BatchRenderer
+
             self._people = BatchRenderer(self._opened(), CAMERAS[:1], PEOPLE)
         return self._people(self._ids(env_ids_n))[CAMERAS[0]]
 

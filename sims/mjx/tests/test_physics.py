@@ -4,13 +4,9 @@ import contextlib
 import threading
 from types import SimpleNamespace
 
-import mujoco
-import mujoco_warp
 import numpy
 import pytest
 import torch
-import warp
-from mmrl_mjx.physics import Worlds
 from mmrl_mjx.tasks import TASKS
 
 from mmrl import UserError
@@ -64,6 +60,9 @@ def test_a_state_of_another_task_is_refused(arms) -> None:
 
 def test_mujocos_own_code_does_the_same(arms) -> None:
     """While a cube is lifted, a quarter of a second with the controls held: within a millimetre, and 0.04 rad."""
+    import mujoco
+    import mujoco_warp
+
     simulator = arms("pick", 3)
     simulator.reset(torch.tensor([5, 6, 7]))
     for _ in range(14):
@@ -112,6 +111,8 @@ def test_a_device_that_warp_lacks_is_refused() -> None:
 def test_two_threads_have_warp_on_their_device_each(arms, monkeypatch) -> None:
     """Where there is a GPU, it is Warp's device before and afterwards. The first thread would leave while the second is inside,
     and waits half a second for it; the second comes in when the first has left."""
+    import warp
+
     worlds = [arms("reach", 2)._worlds, arms("pick", 3)._worlds]
     runtime = warp.get_device("cpu").runtime
     gpu, inside, out, seen = object(), threading.Event(), threading.Event(), []
@@ -142,6 +143,10 @@ def test_two_threads_have_warp_on_their_device_each(arms, monkeypatch) -> None:
 
 @pytest.mark.parametrize("supported", [True, False])
 def test_a_graph_is_conditional_where_the_driver_can(monkeypatch, supported) -> None:
+    import mujoco_warp
+    import warp
+    from mmrl_mjx.physics import Worlds
+
     class Enough(Exception):
         pass
 

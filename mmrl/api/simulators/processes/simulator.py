@@ -22,8 +22,8 @@ class ProcessSimulator:
     """N environments in processes (see `mmrl.api.simulators.processes`) with these arrays:
 
     `camera/NAME` uint8 [H, W, 3]; optionally `state` float32 [S]; `reward` float32; `terminated`, `truncated`, `success` bool;
-    and `part/NAME` float32. An environment also has `render()`, which returns (H, W, the bytes of a picture uint8 [H, W, 3]),
-    `snapshot()` and `restore(state)`.
+    `part/NAME` float32; and optionally `intervention` float32 [A], see `Transition.interventions_NA`. An environment also has
+    `render()`, which returns (H, W, the bytes of a picture uint8 [H, W, 3]), `snapshot()` and `restore(state)`.
     """
 
     own_deadlines = True
@@ -81,6 +81,7 @@ class ProcessSimulator:
             truncated_N=rows["truncated"],
             success_N=rows["success"],
             lost_N=rows["lost"],
+            interventions_NA=rows.get("intervention"),
             parts={name.removeprefix("part/"): row for name, row in rows.items() if name.startswith("part/")},
         )
 

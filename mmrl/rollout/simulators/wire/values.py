@@ -64,10 +64,11 @@ def _decoded(tree: Any, arrays: Sequence[numpy.ndarray]) -> Any:
         return tuple(found) if kind == "tuple" else found
     fields = {field: _decoded(one, arrays) for field, one in held.items()}
     if kind == "observation":
-        _check(fields, images=_is_rows, state=lambda v: v is None or _is_tensor(v), instructions=_is_texts)
+        _check(fields, images=_is_rows, state=_is_tensor_or_none, instructions=_is_texts)
     elif kind == "transition":
         flags = dict.fromkeys(("reward_N", "terminated_N", "truncated_N", "success_N"), _is_tensor)
-        _check(fields, observation=_is_observation, lost_N=lambda v: v is None or _is_tensor(v), parts=_is_rows, **flags)
+        flags |= dict.fromkeys(("lost_N", "interventions_NA"), _is_tensor_or_none)
+        _check(fields, observation=_is_observation, parts=_is_rows, **flags)
     elif kind == "action":
         _check(fields, dims=lambda v: type(v) is int and v > 0, units=_is_numbers)
     return TYPES[kind](**fields)
@@ -81,6 +82,10 @@ def _check(fields: Mapping[str, Any], **wanted: Any) -> None:
 
 def _is_tensor(value: Any) -> bool:
     return isinstance(value, torch.Tensor)
+
+
+def _is_tensor_or_none(value: Any) -> bool:
+    return value is None or _is_tensor(value)
 
 
 def _is_rows(value: Any) -> bool:

@@ -111,7 +111,7 @@ export class Chart {
     const wanted = all.filter(({ shown }) => shown);
     this.legend.querySelectorAll("button").forEach((button, i) => button.setAttribute("aria-pressed", String(all[i].shown)));
     const known = wanted.map((line) => ({ ...line, series: this.#series(line) })).filter(({ series }) => series);
-    this.found = known.map((line) => ({ ...line, ...this.#curve(line.series) })).filter(({ x }) => x.length);
+    this.found = known.map((line) => ({ ...line, ...this.#curve(line.series) })).filter(({ y }) => y.some((value) => value !== null));
     this.notes = [];
     if (this.found.length) this.#put();
     else this.#clear(known.length === wanted.length ? "no number yet" : "");
@@ -128,9 +128,9 @@ export class Chart {
   #curve(series) {
     const curve = series.curve(this.page.axis);
     if (!this.log) return curve;
-    const only = (values) => values && values.filter((_, i) => curve.y[i] > 0);
-    const y = only(curve.y), least = Math.min(...y) / 10;
-    const low = curve.low && only(curve.low).map((value) => Math.max(value, least));
+    const only = (values) => values && values.filter((_, i) => curve.y[i] === null || curve.y[i] > 0);
+    const y = only(curve.y), least = ends(y)[0] / 10;
+    const low = curve.low && only(curve.low).map((value) => (value === null ? null : Math.max(value, least)));
     return { x: only(curve.x), y, low, high: only(curve.high), left: curve.y.length - y.length };
   }
 

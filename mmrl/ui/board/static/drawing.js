@@ -35,11 +35,21 @@ export function lines(found, { colours, smoothing, dots }) {
   const main = series.length;
   for (const { x, y, colour, dash: pattern } of found) {
     const stroke = colours.c[colour];
-    const points = { show: x.length < 3 || (dots && x.length <= DOTS), size: 8, fill: stroke, stroke: colours.card };
+    const show = x.length < 3 || (dots && x.length <= DOTS);
+    const points = { show, size: show ? 8 : 4, fill: stroke, stroke: show ? colours.card : stroke, filter: show ? null : alone };
     bold.push([x, smoothing ? smooth(y, smoothing) : y]);
     series.push({ stroke, width: 2, dash: dash(pattern), points });
   }
   return { data: uPlot.join([...faint, ...bold]), series, bands, main };
+}
+
+// uPlot's filter of points: those of a chart between gaps, which no line reaches; null for none.
+function alone(u, i) {
+  const column = u.data[i], known = [];
+  for (let at = 0; at < column.length; at++) if (column[at] !== undefined) known.push(at);
+  const isGap = (at) => at === undefined || column[at] === null;
+  const found = known.filter((at, k) => !isGap(at) && isGap(known[k - 1]) && isGap(known[k + 1]));
+  return found.length ? found : null;
 }
 
 // Stacked areas, the topmost first, so that lower ones are drawn over it; `own` contains each line's own column.
@@ -116,7 +126,7 @@ export function whiskers(u, found, colours) {
     ctx.strokeStyle = colours.c[colour];
     ctx.beginPath();
     for (let i = 0; i < x.length; i++) {
-      if (x[i] < u.scales.x.min || x[i] > u.scales.x.max) continue;
+      if (low[i] === null || x[i] < u.scales.x.min || x[i] > u.scales.x.max) continue;
       const at = u.valToPos(x[i], "x", true), ends = [low[i], high[i]].map((end) => u.valToPos(end, "y", true));
       for (const end of ends) {
         ctx.moveTo(at - half, end);

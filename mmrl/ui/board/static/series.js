@@ -5,9 +5,10 @@ export const MOST = 2000;
 
 export class Series {
   // Data as in `/api/series`: if a point combines several rows, `value` is their mean, `low` and `high` are the extremes.
-  // last: the run's last step, which may lie after the last point. sketched: whether rows are missing.
-  constructor({ step = [], time = [], value = [], low = null, high = null } = {}, last = 0, sketched = false) {
+  // A value is null where there is none, and NaN where there is one that is no number, which is a gap in the line. last: the run's last step, which may lie after the last point. sketched: whether rows are missing.
+  constructor({ step = [], time = [], value = [], low = null, high = null, gaps = [] } = {}, last = 0, sketched = false) {
     Object.assign(this, { step, time, value, low, high, sketched });
+    for (const i of gaps) value[i] = NaN;
     const n = step.length;
     this.last = Math.max(last, n ? step[n - 1] : 0);
     this.rows = low && n > 1 ? Math.max(1, Math.round((step[n - 1] - step[0]) / (n - 1))) : 1; // rows per point
@@ -21,13 +22,13 @@ export class Series {
     return this.low !== null || this.sketched;
   }
 
-  // Append a row, unless its step is not after the last one.
+  // Append a row, unless its step is not after the last one. value: null for one that is no number.
   append(step, time, value) {
     if (step <= this.last) return;
     this.last = step;
     this.newest = value ?? this.newest;
     if (this.open < this.rows) this.#join(step, time, value);
-    else this.#push(step, time, value);
+    else this.#push(step, time, value ?? NaN);
     if (this.step.length > MOST) this.#halve();
   }
 
@@ -40,7 +41,7 @@ export class Series {
       this.high.push(value);
     }
     this.open = 1;
-    this.filled = value === null ? 0 : 1;
+    this.filled = Number.isFinite(value) ? 1 : 0;
   }
 
   #join(step, time, value) {
@@ -60,7 +61,7 @@ export class Series {
     const { step, time, value } = this;
     const low = this.low ?? value, high = this.high ?? value;
     const found = { step: [], time: [], value: [], low: [], high: [] };
-    const either = (join, a, b) => (a === null ? b : b === null ? a : join(a, b));
+    const either = (join, a, b) => (!Number.isFinite(a) ? (b ?? a) : !Number.isFinite(b) ? a : join(a, b));
     for (let i = 0; i < step.length; i += 2) {
       const j = Math.min(i + 1, step.length - 1);
       found.step.push(step[j]);
@@ -74,17 +75,18 @@ export class Series {
     this.open = this.rows;
   }
 
-  // The points with a value over the axis "step" or "time": {x, y, low, high}.
+  // The points with a value over the axis "step" or "time": {x, y, low, high}; null for one that is no number.
   curve(axis) {
     const at = this[axis];
     const found = { x: [], y: [], low: this.low && [], high: this.low && [] };
+    const known = (value) => (Number.isFinite(value) ? value : null);
     for (let i = 0; i < at.length; i++) {
       if (this.value[i] === null || at[i] === null) continue;
       found.x.push(at[i]);
-      found.y.push(this.value[i]);
+      found.y.push(known(this.value[i]));
       if (this.low) {
-        found.low.push(this.low[i]);
-        found.high.push(this.high[i]);
+        found.low.push(known(this.low[i]));
+        found.high.push(known(this.high[i]));
       }
     }
     return found;
@@ -93,7 +95,7 @@ export class Series {
   // The last measured value; null without one. The server's last point is a single row.
   get latest() {
     if (this.newest !== null) return this.newest;
-    for (let i = this.value.length - 1; i >= 0; i--) if (this.value[i] !== null) return this.value[i];
+    for (let i = this.value.length - 1; i >= 0; i--) if (Number.isFinite(this.value[i])) return this.value[i];
     return null;
   }
 
@@ -126,7 +128,7 @@ export function total(series) {
   for (const { step, time, value } of series) {
     for (let i = 0; i < step.length; i++) {
       const row = rows.get(step[i]) ?? [time[i], null];
-      if (value[i] !== null) row[1] = (row[1] ?? 0) + value[i];
+      if (Number.isFinite(value[i])) row[1] = (row[1] ?? 0) + value[i];
       rows.set(step[i], row);
     }
   }
@@ -134,10 +136,11 @@ export function total(series) {
   return new Series({ step, time: step.map((s) => rows.get(s)[0]), value: step.map((s) => rows.get(s)[1]) });
 }
 
-// The exponential moving average with bias correction: each mean is divided by the sum of its weights.
+// The exponential moving average with bias correction: each mean is divided by the sum of its weights. Null stays null.
 export function smooth(values, weight) {
   let mean = 0, seen = 0;
   return values.map((value) => {
+    if (value === null) return null;
     mean = weight * mean + (1 - weight) * value;
     seen = weight * seen + (1 - weight);
     return mean / seen;
@@ -157,6 +160,7 @@ export function stacked(columns) {
 // [low, high] of the y axis, as in mmrl/ui/report/svg.py. zero: include 0. spiky: cover only the middle 98% if outliers would
 // flatten the rest. It has 5% of room on both sides, except beyond 0 or 1 if all values stay on one side of it.
 export function range(values, { zero = false, spiky = false } = {}) {
+  values = values.filter((value) => value !== null);
   if (!values.length) return [0, 1];
   let [low, high] = ends(values);
   if (spiky && values.length >= 50) {
@@ -193,6 +197,7 @@ export function powers(values) {
 export function ends(values) {
   let low = Infinity, high = -Infinity;
   for (const value of values) {
+    if (value === null) continue;
     if (value < low) low = value;
     if (value > high) high = value;
   }

@@ -17,8 +17,8 @@ from mmrl_interop.worlds.child import Refused, message
 
 class Worlds:
     """A game. Its methods may be async. `reset(seed=)` gives an observation, or an observation and a table; `step(text)` gives
-    (observation, reward, done, info), or Gymnasium's five values. It may have `system_prompt()`, `close()` and `gold()`, the
-    right next completion.
+    (observation, reward, done, info), or Gymnasium's five values. It may have `system_prompt()`, `close()`, `gold()`, the right
+    next completion, and `state_name()`, a text that is the same wherever the game is in the same state.
 
     An observation is a text, or a table with `obs_str` and `multi_modal_input`, as in VAGEN, or with `text` and `images`."""
 
@@ -45,7 +45,7 @@ class Session:
         shown = shown[0] if isinstance(shown, tuple) and len(shown) == 2 else shown
         rules = self._done(self.game.system_prompt()) if hasattr(self.game, "system_prompt") else None
         told = [] if rules is None else [observed(rules, "system")]
-        return {"messages": [*told, observed(shown)], "gold": self._gold()}
+        return {"messages": [*told, observed(shown)], **self._known()}
 
     def step(self, completion: str) -> dict[str, Any]:
         found = self._done(self.game.step(completion))
@@ -58,14 +58,16 @@ class Session:
         if len(ends) == 2:
             outcome["truncated"] = float(bool(ends[1]))
         reply = {"reward": reward, "terminated": done, "outcome": outcome}
-        return reply if done else reply | {"messages": [observed(shown)], "gold": self._gold()}
+        return reply if done else reply | {"messages": [observed(shown)], **self._known()}
 
     def close(self) -> None:
         if hasattr(self.game, "close"):
             self._done(self.game.close())
 
-    def _gold(self) -> Any:
-        return self._done(self.game.gold()) if hasattr(self.game, "gold") else None
+    def _known(self) -> dict[str, Any]:
+        """What the game says of the state in which the next turn begins, besides the observation."""
+        asked = {"gold": "gold", "state": "state_name"}
+        return {name: self._done(getattr(self.game, of)()) if hasattr(self.game, of) else None for name, of in asked.items()}
 
     def _done(self, found: Any) -> Any:
         return self.loop.run_until_complete(found) if inspect.isawaitable(found) else found

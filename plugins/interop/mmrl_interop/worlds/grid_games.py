@@ -101,6 +101,9 @@ class GridGame(abc.ABC):
         moves = self.path()[: self.max_actions]
         return f"<think></think><answer>{','.join(name.capitalize() for name in moves)}</answer>" if moves else None
 
+    def state_name(self) -> str:
+        return self.text()
+
     def _shown(self, said: str) -> dict[str, Any]:
         if not self.shows_picture:
             return {"obs_str": f"{said}\n{self.text()}"}

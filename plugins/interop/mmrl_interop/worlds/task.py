@@ -53,7 +53,7 @@ class WorldTask(Task, abc.ABC):
             try:
                 session = self.worlds.open()
                 shown = session.call("start", **where)
-                meta = {"where": dict(where), "gold": shown.get("gold")}
+                meta = {"where": dict(where), "gold": shown.get("gold"), "state": shown.get("state")}
                 return Prompt(id=id, messages=messages_of(shown), meta=meta)
             except (EnvironmentFailed, ValueError) as error:
                 if last + 1 == TRIES:
@@ -73,6 +73,7 @@ class World:
         self.worlds, self.prompt, self.repeats = worlds, prompt, repeats
         self._session: Session | None = None
         self._gold: str | None = prompt.meta.get("gold")
+        self._state: str | None = prompt.meta.get("state")
         self._total, self._steps = 0.0, 0
 
     def step(self, completion: str) -> Reply:
@@ -88,6 +89,10 @@ class World:
     def gold_turn(self) -> str | None:
         """The right next turn, where the environment knows it."""
         return self._gold
+
+    def state_name(self) -> str | None:
+        """The state in which the next turn begins, where the environment names it."""
+        return self._state
 
     def close(self) -> None:
         if self._session is not None:
@@ -115,7 +120,7 @@ class World:
         number = float(reward) if isinstance(reward, bool) else reward
         if not is_finite(number):
             raise ValueError(f"its reward is {reward!r:.40} and no number")
-        self._gold = found.get("gold")
+        self._gold, self._state = found.get("gold"), found.get("state")
         self._total += float(number)
         self._steps += 1
         own = {str(name): float(value) for name, value in (found.get("outcome") or {}).items() if is_finite(float(value))}

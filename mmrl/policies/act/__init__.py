@@ -1,0 +1,1 @@
+"""ACT, Action Chunking with Transformers, in the layout of LeRobot."""

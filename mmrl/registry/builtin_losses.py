@@ -1,0 +1,149 @@
+"""The core's own algorithms that are GRPO with another loss than the clipped ratio, or with another baseline than the group's
+mean: those of TRL, verl and ms-swift."""
+
+from __future__ import annotations
+
+from mmrl.api.specs import AlgorithmSpec, Bounds
+from mmrl.registry.builtin_bounds import ADVANTAGE, CLIP, NOT_NEGATIVE, POSITIVE, SHARE, SPREAD
+
+GROUP = ADVANTAGE + "group_relative"
+BASELINES = "mmrl.algorithms.group_baselines:"
+POWERS, DECAYS = ("power", "negative_power"), ("decay", "negative_decay")
+OFF_OR_ABOVE_1 = Bounds(above=1, off=0)
+
+
+def specs() -> list[AlgorithmSpec]:
+    return [*_of_trust_regions(), *_of_sequences(), *_of_covariances(), *_of_baselines()]
+
+
+def _of_trust_regions() -> list[AlgorithmSpec]:
+    """Algorithms that hold the policy near the one that sampled by something else than a clipped ratio of tokens."""
+    return [
+        AlgorithmSpec(
+            id="sapo",
+            target=GROUP,
+            options={"temperature": 1.0, "negative_temperature": 1.05},
+            loss="mmrl.algorithms.trust_region:soft_gate",
+            normalise="sequence",
+            bounds=SPREAD | {"temperature": POSITIVE, "negative_temperature": POSITIVE},
+            summary="GRPO with a soft gate in place of clipping: the gradient fades as the ratio leaves 1",
+            paper="Gao et al., Soft Adaptive Policy Optimization, arXiv 2511.20347",
+        ),
+        AlgorithmSpec(
+            id="divergence-ppo",
+            target=GROUP,
+            options={"divergence": "tv", "clip_low": 0.15, "clip_high": 0.15, "limit": 20.0},
+            loss="mmrl.algorithms.trust_region:divergence_mask",
+            bounds=SPREAD | {"clip_low": NOT_NEGATIVE, "clip_high": NOT_NEGATIVE, "limit": Bounds(low=1)},
+            summary="GRPO without the tokens whose probability, not its ratio, has moved too far: DPPO of language models",
+            paper="Qi et al., Rethinking the Trust Region in LLM Reinforcement Learning, arXiv 2602.04879",
+        ),
+        AlgorithmSpec(
+            id="dro",
+            target=GROUP,
+            options={"scale": "none", "beta": 0.05},
+            loss="mmrl.algorithms.trust_region:quadratic_penalty",
+            bounds=SPREAD | {"beta": NOT_NEGATIVE},
+            summary="The policy gradient with the squared log-ratio as a penalty, for completions of older weights",
+            paper="Richemond et al., Offline Regularised RL for LLMs Alignment, arXiv 2405.19107; without its critic",
+        ),
+    ]
+
+
+def _of_sequences() -> list[AlgorithmSpec]:
+    """Algorithms in which a token's weight depends on the others of its rollout, or of its group."""
+    return [
+        AlgorithmSpec(
+            id="gmpo",
+            target=GROUP,
+            options={"clip_low": 0.4, "clip_high": 0.4},
+            loss="mmrl.algorithms.sequence_losses:geometric_mean",
+            normalise="sequence",
+            bounds=SPREAD | {"clip_low": NOT_NEGATIVE, "clip_high": NOT_NEGATIVE},
+            summary="GRPO with the geometric mean of a completion's ratios, whose logarithms are clipped one by one",
+            paper="Zhao et al., Geometric-Mean Policy Optimization, arXiv 2507.20673",
+        ),
+        AlgorithmSpec(
+            id="vespo",
+            target=GROUP,
+            options={"power": 2.0, "decay": 3.0, "negative_power": 3.0, "negative_decay": 2.0},
+            loss="mmrl.algorithms.sequence_losses:gamma_weight",
+            bounds=SPREAD | dict.fromkeys(POWERS, NOT_NEGATIVE) | dict.fromkeys(DECAYS, POSITIVE),
+            summary="GRPO whose completions fade as the product of their ratios leaves 1, by a gamma weight",
+            paper="Shen et al., VESPO: Variational Sequence-level Soft Policy Optimization, arXiv 2602.10693",
+        ),
+        AlgorithmSpec(
+            id="fipo",
+            target=GROUP,
+            options={"clip_low": 0.2, "clip_high": 0.28, "dual_clip": 10.0, "half_life": 32.0, "weight_clip": 0.2},
+            loss="mmrl.algorithms.sequence_losses:future_weighted",
+            bounds=SPREAD
+            | CLIP
+            | {"dual_clip": OFF_OR_ABOVE_1, "half_life": POSITIVE, "weight_clip": SHARE, "safe_ratio": OFF_OR_ABOVE_1},
+            summary="GRPO with more weight for tokens whose continuation the policy is raising",
+            paper="Ma et al., Future-KL Influenced Policy Optimization (FIPO), arXiv 2603.19835",
+        ),
+        AlgorithmSpec(
+            id="real",
+            target=GROUP,
+            options={"scale": "none", "temperature": 0.5},
+            loss="mmrl.algorithms.reward_labels:reward_labels",
+            normalise="constant",
+            constant=1,
+            bounds=SPREAD | {"temperature": POSITIVE},
+            summary="Classification of a group's completions into right and wrong by their mean log-ratios",
+            paper="Zhai et al., Rewards as Labels (REAL), arXiv 2602.05630",
+        ),
+    ]
+
+
+def _of_covariances() -> list[AlgorithmSpec]:
+    """Algorithms that spare the tokens which lower the entropy most."""
+    paper = "Cui et al., The Entropy Mechanism of RL for Reasoning Language Models, section 4, arXiv 2505.22617"
+    return [
+        AlgorithmSpec(
+            id="clip-cov",
+            target=GROUP,
+            options={"share": 2e-4, "low": 1.0, "high": 5.0},
+            loss="mmrl.algorithms.covariance:clipped_covariance",
+            bounds=SPREAD | CLIP | {"share": SHARE},
+            summary="GRPO without some tokens of a large covariance of advantage and log-probability, which cost entropy",
+            paper=paper,
+        ),
+        AlgorithmSpec(
+            id="kl-cov",
+            target=GROUP,
+            options={"share": 2e-4, "penalty": 1.0},
+            loss="mmrl.algorithms.covariance:covariance_penalty",
+            bounds=SPREAD | {"share": SHARE, "penalty": NOT_NEGATIVE},
+            summary="GRPO without clipping, with a penalty on the log-ratio of the tokens of the largest such covariance",
+            paper=paper,
+        ),
+    ]
+
+
+def _of_baselines() -> list[AlgorithmSpec]:
+    """Algorithms that compare the rollouts of a group in other ways."""
+    return [
+        AlgorithmSpec(
+            id="opo",
+            target=BASELINES + "length_weighted",
+            summary="Reward minus the group's mean weighted by length, the baseline of least variance",
+            paper="Hao et al., On-Policy RL with Optimal Reward Baseline (OPO), arXiv 2505.23585",
+        ),
+        AlgorithmSpec(
+            id="grpo-passk",
+            target=BASELINES + "best_of_group",
+            options={"scale": "group"},
+            bounds=SPREAD,
+            summary="The best completion of a group alone, by how much it beats the second best: pass@k for k = the group's size",
+            paper="Tang et al., Optimizing Language Models for Inference Time Objectives using RL, arXiv 2503.19595",
+        ),
+        AlgorithmSpec(
+            id="gpg",
+            target=BASELINES + "rescaled",
+            loss="mmrl.algorithms.loss:policy_gradient",
+            summary="REINFORCE with the group's mean as baseline, scaled up for the groups that teach nothing",
+            paper="Chu et al., GPG: A Simple and Strong RL Baseline for Model Reasoning, arXiv 2504.02546",
+        ),
+    ]

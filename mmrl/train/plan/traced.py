@@ -1,0 +1,200 @@
+"""What a pass would compute and keep: it runs on torch's meta device, where tensors have shapes and no numbers, and is counted
+operation by operation."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
+
+from mmrl.policies.layers import replaced_forwards
+
+ATTENTION = torch.nn.functional.scaled_dot_product_attention
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pass:
+    """The counts of a pass."""
+
+    products: tuple[tuple[float, float], ...]
+    """Of each matrix product and convolution: floating-point operations, and bytes that it reads and writes."""
+    attention: float
+    """Floating-point operations of fused attention."""
+    moved: float
+    """Bytes that the other operations read and write."""
+    operations: int
+    kept: int
+    """Bytes that are still there at its end, besides weights: for the backward pass, if there are gradients."""
+    peak: int
+    """Most bytes that are there at once, besides weights."""
+
+    @property
+    def flops(self) -> float:
+        return sum(flops for flops, _ in self.products) + self.attention
+
+    def then(self, other: Pass, times: int = 1) -> Pass:
+        """This pass, and then another so many times."""
+        return Pass(
+            products=self.products + other.products * times,
+            attention=self.attention + other.attention * times,
+            moved=self.moved + other.moved * times,
+            operations=self.operations + other.operations * times,
+            kept=other.kept,
+            peak=max(self.peak, other.peak),
+        )
+
+
+class Counter(TorchDispatchMode):
+    """Counts operations, and the bytes of storages while they are there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.products: list[tuple[float, float]] = []
+        self.attention = self.moved = 0.0
+        self.operations = self.now = self.peak = 0
+        self._held: dict[int, Any] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        given = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+        made = [x for x in tree_leaves(out) if isinstance(x, torch.Tensor)]
+        own = {x.untyped_storage()._cdata for x in given}
+        fresh = [x for x in made if x.untyped_storage()._cdata not in own]
+        if fresh or func._schema.is_mutable:  # a view computes nothing
+            self.operations += 1
+            size = float(sum(x.numel() * x.element_size() for x in (*given, *made)))
+            if count := flop_registry.get(func._overloadpacket):
+                self.products.append((float(count(*args, **(kwargs or {}), out_val=out)), size))
+            else:
+                self.moved += size
+        for x in fresh:
+            self._hold(x.untyped_storage())
+        return out
+
+    def _hold(self, storage: Any) -> None:
+        key, size = storage._cdata, storage.nbytes()
+        if key in self._held:
+            return
+        self.now += size
+        self.peak = max(self.peak, self.now)
+        self._held[key] = weakref.finalize(storage, self._drop, key, size)
+
+    def _drop(self, key: int, size: int) -> None:
+        self.now -= size
+        del self._held[key]
+
+    def counted(self, before: Pass | None = None) -> Pass:
+        """What was counted so far, or since another pass. Bytes are of the whole."""
+        return Pass(
+            products=tuple(self.products[len(before.products) if before else 0 :]),
+            attention=self.attention - (before.attention if before else 0.0),
+            moved=self.moved - (before.moved if before else 0.0),
+            operations=self.operations - (before.operations if before else 0),
+            kept=self.now,
+            peak=self.peak,
+        )
+
+    def forget(self) -> None:
+        """Stop watching what is still there."""
+        for watch in self._held.values():
+            watch.detach()
+
+
+class _Fused(torch.autograd.Function):
+    """Attention as torch's fused kernels do it: the matrix of all pairs is never kept."""
+
+    @staticmethod
+    def forward(ctx: Any, count: Any, query: Any, key: Any, value: Any, mask: Any) -> Any:
+        out = query.new_empty(*query.shape[:-1], value.shape[-1])
+        count(query, key)
+        ctx.count, ctx.kept = count, (mask, query.new_empty(query.shape[:-1], dtype=torch.float32))
+        ctx.save_for_backward(query, key, value, out)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:  # type: ignore[override]
+        query, key, value, _ = ctx.saved_tensors
+        for _ in range(2):
+            ctx.count(query, key)
+        return None, torch.empty_like(query), torch.empty_like(key), torch.empty_like(value), None
+
+
+class FusedAttention(TorchFunctionMode):
+    """In place of torch's attention, which on the meta device would be that of no kernel."""
+
+    def __init__(self, counter: Counter) -> None:
+        super().__init__()
+        self.counter = counter
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is not ATTENTION:
+            return func(*args, **kwargs)
+        query, key, value = (*args, *(kwargs[name] for name in ("query", "key", "value") if name in kwargs))[:3]
+        mask = args[3] if len(args) > 3 else kwargs.get("attn_mask")
+        return _Fused.apply(self._count, query, key, value, mask)
+
+    def _count(self, query: torch.Tensor, key: torch.Tensor) -> None:
+        self.counter.attention += 4.0 * math.prod(query.shape) * key.shape[-2]
+
+
+@torch.no_grad()
+def trace(work: Callable[[], Any]) -> Pass:
+    """Count the operations of `work`, whose tensors are on the meta device, without gradients."""
+    counter = Counter()
+    with counter, FusedAttention(counter):
+        work()
+    return counter.counted()
+
+
+@torch.enable_grad()
+def trace_both(work: Callable[[], torch.Tensor], layers: Sequence[Any] = ()) -> tuple[Pass, Pass, int]:
+    """`trace` with gradients: (the pass, the one backwards from the sum of its result, most bytes that one of the layers
+    keeps)."""
+    counter, most = Counter(), 0
+
+    def measured(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        nonlocal most
+        before, out = counter.now, forward(*args, **kwargs)
+        most = max(most, counter.now - before)
+        return out
+
+    with counter, FusedAttention(counter), _holding(), replaced_forwards(layers, lambda own: partial(measured, own.forward)):
+        result = work().sum()
+        forward = counter.counted()
+        result.backward()  # type: ignore[no-untyped-call]
+    both = counter.counted(forward)
+    counter.forget()
+    return forward, both, most
+
+
+@torch.enable_grad()
+def kept_of(work: Callable[[], torch.Tensor]) -> int:
+    """Bytes that the pass keeps for its gradients."""
+    counter = Counter()
+    with counter, FusedAttention(counter), _holding():
+        result = work()
+        found = counter.now
+    counter.forget()
+    del result
+    return found
+
+
+def _holding() -> Any:
+    """What autograd alone holds, Python can't watch: here it holds it, too."""
+    held: list[torch.Tensor] = []
+
+    def hold(kept: torch.Tensor) -> torch.Tensor:
+        held.append(kept)
+        return kept
+
+    return torch.autograd.graph.saved_tensors_hooks(hold, lambda kept: kept)

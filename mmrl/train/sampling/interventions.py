@@ -1,0 +1,28 @@
+"""Steps in which another than the policy acted, such as a person who took over."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from mmrl.api.episodes import Trajectory
+from mmrl.api.errors import UserError
+from mmrl.api.types import Rollout
+
+
+def stretches(corrected_T: torch.Tensor) -> list[tuple[int, int]]:
+    """(first, end) of each stretch of calls in which another acted; the end is excluded."""
+    edges = torch.cat([corrected_T.new_zeros(1), corrected_T, corrected_T.new_zeros(1)]).int().diff().cpu()
+    return list(zip((edges == 1).nonzero()[:, 0].tolist(), (edges == -1).nonzero()[:, 0].tolist(), strict=True))
+
+
+def refuse_interventions(rollouts: Sequence[Rollout], number: int, kind: str) -> None:
+    """Raise UserError if another than the policy acted: what they did has no probability under the policy, and what it led to is
+    no merit of the policy's. number, kind: of the stage."""
+    taken = sum(isinstance(r, Trajectory) and r.corrected for r in rollouts)
+    if taken:
+        raise UserError(
+            f'stages.{number}: kind = "{kind}" learns from what the policy did, and in {taken} of {len(rollouts)} episodes '
+            'another took over: use kind = "off-policy" or "recap", or let nobody take over'
+        )

@@ -1,0 +1,74 @@
+"""What is added to the loss of each token besides the algorithm's: the KL penalty, what is asked of the entropy, and what less of
+an image changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from mmrl.algorithms.kl import ESTIMATES, k3
+from mmrl.algorithms.perception import visual_divergence
+from mmrl.config.sections import RlStage
+from mmrl.policies.batches import ActionMicroBatch, ForwardOutputs, MicroBatch
+from mmrl.policies.policy import Policy
+from mmrl.policies.reference import Reference
+
+
+class Penalties:
+    """Those of a stage. They may have a gradient where the advantage is zero, if `reach_all`."""
+
+    def __init__(self, policy: Policy, stage: RlStage | None, reference: Reference | None, temperature: float) -> None:
+        """stage: None for a stage without them. reference: the reference model of the KL penalty."""
+        self.policy, self.stage, self.reference, self.temperature = policy, stage, reference, temperature
+
+    @property
+    def reach_all(self) -> bool:
+        stage = self.stage
+        if stage is None:
+            return False
+        in_loss = self.reference is not None and stage.kl_in == "loss"
+        perceives = stage.perception is not None and bool(stage.perception.coef)
+        return in_loss or perceives or bool(stage.entropy_coef or stage.entropy_penalty)
+
+    def __call__(
+        self,
+        loss_L: torch.Tensor,
+        micro: MicroBatch | ActionMicroBatch,
+        out: ForwardOutputs,
+        old_L: torch.Tensor,
+        before_L: torch.Tensor,
+        kl: float,
+    ) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+        """(loss with all of them, float [L]; sums for metrics). out: of the pass. old_L: what the probability ratio divides by.
+        before_L: the log-probabilities before the update. kl: the current coefficient of the KL penalty."""
+        stage, logprobs_L = self.stage, out.logprobs_L
+        if self.reference is not None and stage is not None:
+            reference_L = self.reference.logprobs(micro, self.temperature)
+            kl_L = k3(logprobs_L.detach(), reference_L)
+            if stage.kl_in == "loss":
+                penalty_L = ESTIMATES[stage.kl_estimator](logprobs_L, reference_L)
+                if stage.kl_bias_correction:
+                    penalty_L = penalty_L * (logprobs_L - old_L).exp()
+                loss_L = loss_L + kl * penalty_L
+        else:
+            kl_L = k3(logprobs_L.detach(), before_L)
+        sums = {"kl": kl_L.sum()}
+        if stage and stage.entropy_coef:
+            loss_L = loss_L - stage.entropy_coef * out.entropy_L
+        if stage and stage.entropy_penalty:
+            loss_L = loss_L - stage.entropy_penalty * logprobs_L
+        if stage and stage.perception and isinstance(micro, MicroBatch):
+            masked_L = self._masked(micro)
+            if masked_L is not None:
+                divergence_L = visual_divergence(logprobs_L, masked_L)
+                loss_L = loss_L - stage.perception.coef * divergence_L - stage.perception.entropy_penalty * masked_L
+                sums["perception"] = divergence_L.detach().sum()
+        return loss_L, sums
+
+    def _masked(self, micro: MicroBatch) -> torch.Tensor | None:
+        """float [L]: the log-probabilities of the policy that sees less, with a gradient if it learns too; None where it isn't
+        known."""
+        if micro.masked is not None:
+            return self.policy.outputs(micro.masked, self.temperature).logprobs_L
+        return micro.masked_logprobs_L

@@ -1,0 +1,1 @@
+"""The policy asks questions about pictures without labels, answers them, and learns from both (VisPlay)."""

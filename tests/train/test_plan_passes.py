@@ -1,0 +1,206 @@
+"""What a plan says of policies that say what their passes are, against what torch computes and keeps of the same on a CPU."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+from torch.utils.flop_counter import FlopCounterMode
+
+from mmrl.api.errors import PluginError, UserError
+from mmrl.api.simulators.history import earlier
+from mmrl.api.simulators.types import Observation
+from mmrl.config.load import parse_config
+from mmrl.config.sections import PolicyConfig, RlStage
+from mmrl.policies.acting.base import ActingPolicy
+from mmrl.policies.acting.lerobot_policy import LeRobotPolicy
+from mmrl.policies.acting.planned import META
+from mmrl.policies.batches import ActionMicroBatch
+from mmrl.policies.load import make_policy
+from mmrl.registry import plugins
+from mmrl.train.plan import predict, sizes_of
+from mmrl.train.plan.acting_passes import Passes, passes_of
+from mmrl.train.plan.machines import machine_by_name
+from mmrl.train.plan.sources import find_shapes
+from mmrl.train.plan.traced import trace, trace_both
+from mmrl.train.plan.trained import trained
+
+N = 4
+CASES = {
+    "pi0": ("tiny:pi0:hidden=32,layers=2,chunk=3", {"dims": 3, "chunk": 2, "state": 2, "steps": 3}),
+    "pi05": ("tiny:pi05:hidden=32,layers=2,chunk=3", {"dims": 3, "chunk": 2, "steps": 3, "noisy": "learned"}),
+    "pi0_fast": ("tiny:pi0_fast:hidden=32,layers=2,chunk=3", {"dims": 3, "chunk": 2, "action_tokens": 12}),
+    "smolvla": ("tiny:smolvla", {"dims": 3, "state": 2, "steps": 3, "noisy": "one"}),
+    "gr00t": ("tiny:gr00t", {"dims": 3, "steps": 3}),
+    "robotics/small": ("cnn", {"dims": 3, "chunk": 2, "state": 2, "size": 56, "head": "flow"}),
+    "act": ("tiny:act", {"dims": 3, "state": 2}),
+    "xvla": ("tiny:xvla", {"steps": 3}),
+    "diffusion": ("tiny:diffusion", {"dims": 3, "state": 2, "steps": 5, "tuned_steps": 2}),
+}
+
+ABOUT = {"act": 1e-3, "xvla": 0.01}
+"""By what share their products may differ; those of the others are equal."""
+
+
+def seen_by(policy, state):
+    """Observations of one camera."""
+    names, moments = ["front"], 1
+    if policy.history_of_steps:
+        moments = policy.history + 1
+        names += [earlier("front", k) for k in range(1, moments)]
+    side = 56
+    if isinstance(policy, LeRobotPolicy):
+        side = policy.checkpoint.config.shape_of(policy.checkpoint.config.cameras[0])[0]
+    return Observation(
+        images={name: torch.randint(0, 256, (N, side, side, 3), dtype=torch.uint8) for name in names},
+        state=torch.zeros(N, state * moments) if state else None,
+        instructions=["pick up the red cube"] * N,
+    )
+
+
+def calls_of(policy, seen, sample):
+    some = torch.zeros(N)
+    return ActionMicroBatch(
+        observation=seen,
+        choices=sample.choices,
+        slots=sample.logprobs_nKC.shape[-1],
+        valid_SK=torch.ones(N, policy.chunk, dtype=torch.bool),
+        ratio="chunk",
+        tokens_S=sample.tokens_n,
+        sampler_logprobs_L=some,
+        advantages_L=some,
+        rollout_L=some.long(),
+        place_L=some.long(),
+        off_policy_L=some.bool(),
+    )
+
+
+def kept(policy, calls):
+    """(floating-point operations that torch counts, on a CPU without those of attention; bytes that a forward pass keeps)."""
+    weights, found = {p.untyped_storage()._cdata for p in policy.model.parameters()}, {}
+
+    def keep(t):
+        if t.untyped_storage()._cdata not in weights:
+            found[t.untyped_storage()._cdata] = t
+        return t
+
+    with FlopCounterMode(display=False) as counter, torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
+        policy.outputs(calls, 1.0)
+    return counter.get_total_flops(), sum(t.untyped_storage().nbytes() for t in found.values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", CASES)
+def test_the_weights_and_passes_are_those_of_the_policy(kind):
+    model, options = CASES[kind]
+    config = PolicyConfig(kind=kind, model=model, options=options)
+    policy, found = make_policy(config, device="cpu", seed=0), Passes(config)
+    assert dict(found.shapes.named()) == {name: tuple(p.shape) for name, p in policy.parameters()}
+    counted = trained(found.shapes, None, RlStage(kind="rl", steps=1))
+    assert counted.whole == counted.moved == sum(p.numel() for _, p in policy.parameters())
+    seen = seen_by(policy, options.get("state", 0))
+    with FlopCounterMode(display=False) as counter:
+        sample = policy.act(seen, torch.arange(N), torch.zeros(N, dtype=torch.int64), 1.0)
+    track = SimpleNamespace(
+        instruction=seen.instructions[0],
+        images={name: shown[:1] for name, shown in seen.images.items()},
+        state=seen.state,
+        choices=sample.choices,
+        valid_TK=torch.ones(N, policy.chunk, dtype=torch.bool),
+        tokens_T=sample.tokens_n,
+    )
+    text = next(n for n in range(60) if found.planned.tokens(n, False) == policy.tokens_per_call([track]))
+    assert (found.planned.chunk, found.planned.pictures) == (policy.chunk, len(seen.images))
+    assert found.planned.width == policy.width
+    acted = found.act(N, text)
+    bound = ABOUT.get(kind, 0)
+    assert sum(flops for flops, _ in acted.products) == pytest.approx(counter.get_total_flops(), rel=bound, abs=0)
+    flops, size = kept(policy, calls_of(policy, seen, sample))
+    forward, backward = found.learn(N, text, False, frozenset(), False)
+    assert sum(flops for flops, _ in forward.products) == pytest.approx(flops, rel=bound, abs=0)
+    assert forward.kept == pytest.approx(size, rel=0.05) and backward.peak >= forward.kept
+    assert (acted.attention > 0) == (forward.attention > 0) == (kind not in ("act", "diffusion", "robotics/small"))
+
+
+@pytest.mark.slow
+def test_demonstrations_adapters_and_frozen_parts_change_what_is_kept():
+    config = PolicyConfig(kind="pi0", model=CASES["pi0"][0], options=CASES["pi0"][1])
+    found, lora = Passes(config), config.model_copy(update={"lora": {"rank": 4}})
+    lora = PolicyConfig.model_validate(lora.model_dump(exclude_unset=True))
+    plain = found.learn(N, 9, False, frozenset(), False)
+    assert found.learn(N, 9, True, frozenset(), False)[0].flops > plain[0].flops, "four times of the flow, not three"
+    frozen = frozenset(name for name, _ in found.named if "vision" in name)
+    assert found.learn(N, 9, False, frozen, False)[0].kept < plain[0].kept
+    adapted = Passes(lora)
+    own = make_policy(lora, device="cpu", seed=0)
+    counted = trained(adapted.shapes, lora.lora, RlStage(kind="rl", steps=1))
+    assert counted.moved == sum(p.numel() for _, p in own.parameters())
+    assert adapted.learn(N, 9, False, frozenset(), False)[1].flops < plain[1].flops, "no gradients of the weights beneath"
+
+
+@pytest.mark.slow
+def test_checkpointing_computes_again_and_keeps_less():
+    config = PolicyConfig(kind="smolvla", model="tiny:smolvla", options={"dims": 3, "steps": 3})
+    found = passes_of(config)
+    plain, again = (found.learn(N, 9, False, frozenset(), on) for on in (False, True))
+    assert again[0].kept < plain[0].kept / 2 and again[1].peak < plain[1].peak
+    assert again[1].flops == pytest.approx(plain[0].flops + plain[1].flops)
+
+
+def test_attention_is_counted_and_kept_as_fused_kernels_do_it():
+    query, key = torch.empty(2, 3, 50, 8), torch.empty(2, 3, 70, 8)
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        scaled_dot_product_attention(query, key, key)
+    there = [x.to(META).requires_grad_() for x in (query, key, key)]
+    forward, backward, _ = trace_both(lambda: scaled_dot_product_attention(*there))
+    assert forward.attention == counter.get_total_flops() and backward.attention == 2 * forward.attention
+    assert forward.kept <= 4 * (query.numel() + 2 * 3 * 50) + 8, "the output and a number of each row, not all pairs"
+    done = trace(lambda: (torch.empty(10, 20, device=META) @ torch.empty(20, 30, device=META)).add_(1).view(-1))
+    assert done.products == ((2 * 10 * 20 * 30, 4 * (200 + 600 + 300)),)
+    assert (done.operations, done.peak, done.kept) == (4, 4 * 1100, 0)
+
+
+@pytest.mark.slow
+def test_a_run_is_planned_and_needs_more_with_more_calls_at_once():
+    data = {
+        "name": "x",
+        "policy": {"kind": "pi0", "model": CASES["pi0"][0], "options": CASES["pi0"][1] | {"dims": 4}},
+        "tasks": [{"id": "robotics/reach", "options": {"dims": 4, "max_steps": 9}}],
+        "stages": [{"kind": "rl", "steps": 1, "algorithm": "ppo", "prompts_per_step": 8, "group_size": 2, "critic": {}}],
+    }
+    plans = []
+    for more in ({}, {"train": {"micro_batch_tokens": 400}}):
+        config = parse_config(data | more)
+        plans.append(predict(config, machine_by_name("h200"), sizes=sizes_of(config, find_shapes(config.policy))))
+    one, small = (json.loads(json.dumps(plan.as_json())) for plan in plans)
+    assert one["sizes"]["steps"] == 9 and one["sizes"]["images"] == 1 and one["fits"] and one["offload"] is None
+    stage, other = one["stages"][0], small["stages"][0]
+    assert stage["work"]["tokens"] == other["work"]["tokens"] == 8 * 2 * 5 * (16 + 24 + 1 + 3 * 3), "5 calls of two actions"
+    parts, fewer = ({part["name"]: part["bytes"] for part in found["memory"]["parts"]} for found in (stage, other))
+    assert parts["activations"] > 2 * fewer["activations"] and parts["calls"] == fewer["calls"] > 0
+    assert {part["name"] for part in stage["seconds"]["parts"]} >= {"act", "update: forward", "update: backward"}
+
+
+def test_kinds_that_say_nothing_are_refused_in_one_line(monkeypatch):
+    for kind, model, why in (
+        ("squashed", "mlp", r"^policy\.kind = 'squashed' has no planned\(\), which says what its passes are: .*"),
+        ("reward", "tiny:qwen2_5_vl", r'^mmrl plan supports policy\.kind = "vlm" and policies that act, not \'reward\'$'),
+    ):
+        with pytest.raises(UserError, match=why):
+            find_shapes(PolicyConfig(kind=kind, model=model, options={"state": 3} if kind == "squashed" else {}))
+
+    class Broken(ActingPolicy):
+        def __init__(self, config, *, device="cpu", seed=0, source=None):
+            pass
+
+        @classmethod
+        def planned(cls, config):
+            return {}["nothing"]
+
+    monkeypatch.setattr(type(plugins.registry()), "target", lambda self, spec: Broken)
+    with pytest.raises(PluginError, match=r"^policy 'squashed': its planned\(\) raised KeyError: 'nothing'$"):
+        find_shapes(PolicyConfig(kind="squashed", model="mlp", options={}))
