@@ -154,7 +154,8 @@ def compose(spec: AlgorithmSpec, settings: Mapping[str, Any], max_tokens: int = 
     for name in merged:
         if name not in accepted:
             known = [*accepted, *own, *OF_ALL]
-            raise UserError(f"{what} has no setting {name!r}.{did_you_mean(name, known)} It accepts: {', '.join(known)}")
+            hint = " It is a key of the stage, not of settings." if name in RlStage.model_fields else did_you_mean(name, known)
+            raise UserError(f"{what} has no setting {name!r}.{hint} It accepts: {', '.join(known)}")
     parts = []
     for function in (advantage, loss):
         mine = {k: v for k, v in merged.items() if k in settings_of(function)}

@@ -176,6 +176,8 @@ class OffPolicyStage(Training):
             small = small.model_copy(update={"improve": few.model_copy(update={"updates": min(few.updates, 0.5)})})
         if small.td3:
             small = small.model_copy(update={"td3": small.td3.at_most(warmup_updates=2)})
+        if self.interventions:  # or by chance nobody takes over in so few episodes
+            small = small.model_copy(update={"interventions": 1.0})
         return small.at_most(offline_episodes=2) if self.offline == EXPERT_EPISODES else small
 
     @model_validator(mode="after")

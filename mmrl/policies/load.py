@@ -33,12 +33,14 @@ def make_policy(config: PolicyConfig, **given: Any) -> Policy:
 
 def checked_options(config: PolicyConfig, spec: PolicySpec) -> dict[str, Any]:
     """All options of a configuration's policy: the spec's, those saved with the model, and the run file's. Raises UserError for
-    wrong ones, without loading anything."""
+    wrong ones, and for a `policy.dtype` that it would ignore, without loading anything."""
     options = {**spec.options, **check_same_kind(Path(config.model), config.kind), **config.options}
     if taken := sorted(name for name in options if name in ("config", *FILLED["policies"])):
         raise UserError(f"policy.options: leave out {', '.join(taken)}: device and seed have keys of their own")
     cure = "set policy.options.{name}"
     kind = plugins.registry().target(spec)
+    if config.dtype != "float32" and getattr(kind, "float32_only", False):
+        raise UserError(f'policy.dtype = "{config.dtype}": a policy of kind {config.kind!r} computes in float32: leave it out')
     check_types("policy.options.", kind, options)
     check_options(f"policy {spec.id!r}", kind, options, skip=1, cure=cure, filled=FILLED["policies"])
     if declared := options_class(kind):

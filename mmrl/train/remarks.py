@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from mmrl.algorithms.covariance import clipped_covariance
 from mmrl.algorithms.loss import negative_log_likelihood, policy_gradient
+from mmrl.algorithms.presets import settings_of
 from mmrl.api.interfaces import Task
 from mmrl.config.sections import RlStage
 from mmrl.train.setup import Setup
@@ -24,6 +26,10 @@ def remarks(setup: Setup) -> list[str]:
                 found.append(f"{where}: {what}, so from the second update on it treats old completions as on-policy")
             if stage.hints == "guide":
                 found.append(f'{where}.hints = "guide": {what}, so hinted completions count as if sampled without a hint')
+            if stage.noisy:
+                found.append(f"{where}.noisy: {what}, so completions of noisy images count as if sampled from the clean ones")
+        if loss is clipped_covariance and (own := settings_of(algorithm.loss))["low"] >= own["high"]:
+            found.append(f"{where}.settings.low isn't below settings.high: {stage.algorithm} leaves out no token")
         undiscounted = getattr(algorithm.advantage, "keywords", {}).get("gamma", 1.0) == 1.0
         if "bootstrap_N" in algorithm.needs and undiscounted and has_soft_time_limit(setup.tasks):
             found.append(

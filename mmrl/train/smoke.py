@@ -51,9 +51,10 @@ def smoke(config: RunConfig) -> RunConfig:
         data["policy"] |= {"model": tiny, "dtype": "float32", "trust_remote_code": False}
         for stage in data["stages"]:  # patterns name layers that the tiny model doesn't have
             stage["parts"] = [part for part in stage.get("parts", []) if part["match"] in PARTS]
+        others = {"domain", "rotation"}  # of the checkpoint's robots
         if "statistics" not in config.policy.options:  # then the statistics are the checkpoint's
-            scales = ("statistics_key", "statistics_kind", "gripper")
-            data["policy"]["options"] = {k: v for k, v in config.policy.options.items() if k not in scales}
+            others |= {"statistics_key", "statistics_kind", "gripper"}
+        data["policy"]["options"] = {k: v for k, v in config.policy.options.items() if k not in others}
         if config.policy.lora:
             data["policy"]["lora"]["target_modules"] = [m for m in config.policy.lora.target_modules if m in PARTS] or [
                 "language"

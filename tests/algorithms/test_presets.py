@@ -190,6 +190,7 @@ def test_the_constant_is_the_longest_completion_unless_it_is_set():
     [
         ("grpo", {"clip_hihg": 0.3}, r"'grpo' has no setting 'clip_hihg'\. Did you mean 'clip_high'\? It accepts: scale"),
         ("grpo", {"normalize": "token"}, r"no setting 'normalize'\. Did you mean 'normalise'\?"),
+        ("gigpo", {"state_similarity": 0.9}, r"no setting 'state_similarity'\. It is a key of the stage, not of settings\."),
         ("ppo", {"gama": 0.9}, r"algorithm 'ppo' has no setting 'gama'\. Did you mean 'gamma'\?"),
         (
             "rloo",

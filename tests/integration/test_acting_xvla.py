@@ -88,8 +88,10 @@ def test_it_imitates_the_tables_expert_and_goes_on(tmp_path):
 
 
 def test_smoke_takes_a_tiny_one(tmp_path):
-    found = smoke(config(tmp_path, REACH, [PPO], model="lerobot/xvla-libero"))
+    """Without what is of the checkpoint's robots: the tiny one has three domains, and an action space of its own."""
+    found = smoke(config(tmp_path, REACH, [PPO], model="2toINF/X-VLA-Libero", options={"domain": 3, "rotation": "rows"}))
     assert found.policy.model == "tiny:xvla" and found.policy.kind == "xvla"
+    assert not {"domain", "rotation"} & set(found.policy.options)
 
 
 def test_what_does_not_fit_is_told_in_one_line(tmp_path):

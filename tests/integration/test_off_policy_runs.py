@@ -18,7 +18,7 @@ import runs
 from mmrl.api.errors import UserError
 from mmrl.api.simulators.types import Observation
 from mmrl.config.load import parse_config
-from mmrl.config.sections import PolicyConfig
+from mmrl.config.sections import OffPolicyStage, PolicyConfig
 from mmrl.policies.acting.randomness import CallRandomness
 from mmrl.policies.load import make_policy, saved_policy
 from mmrl.policies.squashed import Squashed
@@ -283,6 +283,12 @@ def test_it_learns(tmp_path: Path, offline: dict[str, Any]) -> None:
     summary = json.loads((folder / "summary.json").read_text())
     before, after = (summary[name]["dial/turn"]["value"] for name in ("before", "last"))
     assert before < 0.6 and after > 0.9
+
+
+def test_in_a_smoke_run_another_takes_over_in_each_episode(tmp_path: Path) -> None:
+    for share, there in ((0.3, 1.0), (0.0, 0.0)):
+        stage = smoke(config(tmp_path, interventions=share)).stages[0]
+        assert isinstance(stage, OffPolicyStage) and stage.interventions == there
 
 
 def test_a_smoke_run_proves_its_update(tmp_path: Path) -> None:

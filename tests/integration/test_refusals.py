@@ -17,8 +17,10 @@ import mmrl.train.start
 import runs
 from mmrl.api.errors import UserError
 from mmrl.config.load import parse_config
-from mmrl.config.sections import STAGES, OffPolicyStage, RecapStage, RunConfig
+from mmrl.config.sections import STAGES, OffPolicyStage, PolicyConfig, RecapStage, RunConfig
+from mmrl.policies.load import checked_options
 from mmrl.policies.vlm import tiny
+from mmrl.registry import plugins
 from mmrl.train.checks.compute import check_float16
 from mmrl.train.smoke import smoke
 from mmrl.ui.cli import main
@@ -714,6 +716,15 @@ def test_float16_is_for_policies_that_were_tried_in_it(kind, tmp_path):
     config = runs.toy_config(tmp_path, policy={"model": f"tiny:{kind}", "kind": kind, "dtype": "float16"})
     with pytest.raises(UserError, match=rf'"float16" is for policies of kind vlm, reward, vla, not {kind!r}: use "bfloat16"$'):
         check_float16(config)
+
+
+@pytest.mark.parametrize("kind", ["act", "diffusion", "robotics/small"])
+def test_a_dtype_that_would_do_nothing_is_refused(kind):
+    config = PolicyConfig(model="mlp" if kind == "robotics/small" else f"tiny:{kind}", kind=kind, dtype="bfloat16")
+    with pytest.raises(
+        UserError, match=rf'^policy.dtype = "bfloat16": a policy of kind {kind!r} computes in float32: leave it out$'
+    ):
+        checked_options(config, plugins.registry().get("policies", kind))
 
 
 @pytest.mark.parametrize("stage", [RecapStage, OffPolicyStage])

@@ -273,6 +273,8 @@ def test_what_ended_a_run_is_written_down(tmp_path):
     [
         ({"algorithm": "rloo", "epochs": 2}, "the loss of rloo has no probability ratio, so from the second update on"),
         ({"algorithm": "rloo", "hints": "guide"}, "so hinted completions count as if sampled without a hint"),
+        ({"algorithm": "gpg", "noisy": {}}, "so completions of noisy images count as if sampled from the clean ones"),
+        ({"algorithm": "clip-cov", "settings": {"low": 5.0}}, "settings.low isn't below settings.high: clip-cov leaves out no"),
         ({"kl_coef": 0.1, "kl_estimator": "k1"}, 'stages.0.kl_estimator = "k1" has no gradient on average in the loss'),
         ({"kl_bias_correction": True}, "stages.0.kl_bias_correction has no effect without a KL penalty in the loss: set kl_coef"),
         (

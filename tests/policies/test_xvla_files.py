@@ -194,6 +194,7 @@ def test_the_main_camera_must_be_there(tmp_path):
         ({"domain": -1}, "policy.options.domain = -1 must be a whole number from 0"),
         ({"steps": 0}, "policy.options.steps = 0 must be a whole number from 1 to 256"),
         ({"rotation": "euler"}, "policy.options.rotation = 'euler' must be one of 'columns', 'rows'"),
+        ({"rotation": "rows"}, 'rotation = "rows", and no turn of 3 numbers of the action space auto is converted: leave it out'),
         ({"tokenizer": 3}, "policy.options.tokenizer = 3 must be a text"),
         ({"prompt": "go"}, r"policy.options.prompt = 'go' must contain \{instruction\}"),
         ({"model": "tiny:xvla:depth=2"}, "'depth=2' is not understood: write tiny:xvla:hidden=64,layers=2,chunk=30"),

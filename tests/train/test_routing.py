@@ -127,6 +127,42 @@ def test_r2_takes_the_routes_of_the_first_pass_again(steps):
     assert all(torch.equal(a, b) for taken in later for a, b in zip(first, taken, strict=True))
 
 
+def test_routes_of_an_update_are_forgotten_with_it():
+    vlm = experts.policy()
+    batch = experts.batch(vlm, experts.sampled(vlm, flip=False))
+    learner = experts.learner(vlm, epochs=2, learning_rate=0.05, experts={"router_replay": "R2"})
+    learner.update([batch], 0)
+    (micro,) = batch.micro  # as if micro-batches of the next step had the ids of this one's
+    found = learner.measure(batch, frozenset({"logprobs"}))["logprobs"][micro.rollout_L, micro.place_L]
+    torch.testing.assert_close(found, vlm.outputs(micro, 1.0).logprobs_L.detach())
+
+
+@pytest.mark.parametrize("need", ["log_ratios_N", "batch_M3"])
+def test_what_a_loss_needs_is_measured_with_the_replayed_routes(need):
+    vlm = experts.policy()
+    batch = experts.batch(vlm, experts.sampled(vlm))
+    learner = experts.learner(vlm, epochs=2, learning_rate=1e-12, experts=R3)
+    seen, clipped = [], learner.loss
+    learner.loss = lambda inputs, known: (seen.append(known), clipped(inputs))[1]
+    learner.measured.needs = (need,)
+    learner.update([batch], 0)
+    moved = seen[-1][:, 0] - seen[-1][:, 1] if need == "batch_M3" else seen[-1]
+    assert len(seen) == 2 and moved.abs().max() < 1e-4
+
+
+@torch.no_grad()
+def test_means_over_the_vocabulary_are_those_of_the_replayed_routes():
+    vlm = experts.policy()
+    batch = experts.batch(vlm, experts.sampled(vlm))
+    (micro,) = batch.micro
+    with routed(RouterPass(watched(vlm.model), given_MTK=micro.routes_MTK)):
+        expected = vlm.mean_logprobs(micro, 1.0)
+    learner = experts.learner(vlm, epochs=2, experts=R3)
+    learner.measured.needs = ("mean_log_ratio_L",)
+    torch.testing.assert_close(learner.measured.before(batch)[0], expected)
+    assert (vlm.mean_logprobs(micro, 1.0) - expected).abs().max() > 1e-3
+
+
 def router_logits(vlm, rollouts):
     """The logits of each layer before each trained token, [L, E], from transformers' own pass over each conversation."""
     found = [[] for _ in routers_of(vlm.model)]

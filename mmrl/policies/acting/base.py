@@ -77,6 +77,8 @@ class ActingPolicy(NormalisedPolicy):
     """Number of actions chosen in a call."""
     history: int = 0
     """Number of earlier calls of an episode whose pictures it sees; see `mmrl.api.simulators.history`."""
+    float32_only: ClassVar[bool] = False
+    """Whether it computes in float32 whatever `policy.dtype` is, so that another type is refused."""
     history_of_steps: ClassVar[bool] = False
     """What it sees of the past is of earlier steps of the simulator, not of its own calls, and of the state, too."""
     width: int = 0

@@ -41,7 +41,7 @@ class LeRobotOptions(StatisticsOptions, CameraOptions):
     """Actions of a call that are carried out. Unset: the checkpoint's `n_action_steps`; 8 for a tiny one."""
     state: Width | None = None
     """Numbers of the simulator's state at a moment: those of the robot, then those of LeRobot's `environment_state`. Unset: as
-    the checkpoint says; for a tiny one it must be said."""
+    the checkpoint says; a tiny one then reads none, or is refused where it can't do without."""
 
 
 Options = TypeVar("Options", bound=LeRobotOptions)
@@ -52,6 +52,7 @@ class LeRobotPolicy(NamedCameras, ActingPolicy):
 
     layout: ClassVar[Layout]
     trained_whole = True
+    float32_only = True
     reads_text = False
     checkpoint: Checkpoint
     cameras: list[str]

@@ -150,6 +150,11 @@ class XVLA(NamedCameras, Pi0):
 
     def _check_numbers(self) -> None:
         """Raise UserError for statistics or a convention by which the network's numbers can't be."""
+        if self.robot.order == "rows" and not self.robot.hands:
+            raise UserError(
+                f'policy.options.rotation = "rows", and no turn of {self.dims} numbers of the action space {self.space.mode} is '
+                "converted: leave it out"
+            )
         if self.statistics is None:
             return
         normalised = [self.statistics.action.mask[i] for i in (range(self.dims) if self.robot.hands else self._coins())]

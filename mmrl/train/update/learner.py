@@ -84,7 +84,7 @@ class Learner:
             self.loss = algorithm.loss
         self.penalties = Penalties(policy, self.rl, reference, temperature)
         self.routing = Routing(policy, getattr(stage, "experts", None), compiled=self.train.compile)
-        self.measured = Measured(policy, temperature, algorithm.loss_needs if algorithm else ())
+        self.measured = Measured(self.routing, temperature, algorithm.loss_needs if algorithm else ())
         self.normalise: Normalise = algorithm.normalise if algorithm else "token"
         self.constant = algorithm.constant if algorithm else 1.0
         own = list(critic.parameters()) if critic else []
@@ -110,7 +110,9 @@ class Learner:
         on which the policy has diverged by more than `stop_kl`.
         """
         with self._compiled():
-            return self._update(batches, step, kl, demonstrations)
+            metrics = self._update(batches, step, kl, demonstrations)
+        self.routing.end()
+        return metrics
 
     def _update(self, batches: Dealt, step: int, kl: float, demonstrations: Demonstrations | None) -> dict[str, float]:
         nothing = Batch(

@@ -9,15 +9,16 @@ import torch
 from mmrl.api.errors import PluginError
 from mmrl.compute.ranks import all_reduce_sum
 from mmrl.policies.batches import Batch
-from mmrl.policies.policy import Policy
+from mmrl.train.update.routing import Routing
 
 
 class Measured:
     """Measures what a loss needs. Falsy if it needs nothing."""
 
-    def __init__(self, policy: Policy, temperature: float, needs: Sequence[str]) -> None:
-        """needs: names of `MEASURED`, in the order of the loss's parameters."""
-        self.policy, self.temperature, self.needs = policy, temperature, needs
+    def __init__(self, routing: Routing, temperature: float, needs: Sequence[str]) -> None:
+        """routing: its policy is measured with the experts of the update. needs: names of `MEASURED`, in the order of the loss's
+        parameters."""
+        self.routing, self.temperature, self.needs = routing, temperature, needs
 
     def __bool__(self) -> bool:
         return bool(self.needs)
@@ -28,7 +29,7 @@ class Measured:
         needs them."""
         if "mean_log_ratio_L" not in self.needs:
             return []
-        return [self.policy.mean_logprobs(micro, self.temperature) for micro in batch.micro]
+        return [self.routing.mean_logprobs(micro, self.temperature) for micro in batch.micro]
 
     @torch.no_grad()
     def now(
@@ -45,7 +46,7 @@ class Measured:
             if places:
                 found["places_L"] = places[i]
             if "mean_log_ratio_L" in self.needs:
-                moved = self.policy.mean_logprobs(micro, self.temperature) - means[i] if changed else None
+                moved = self.routing.mean_logprobs(micro, self.temperature) - means[i] if changed else None
                 found["mean_log_ratio_L"] = torch.zeros_like(micro.advantages_L) if moved is None else moved
             if "through_call_L" in self.needs:
                 found["through_call_L"] = micro.through_call_L
@@ -56,9 +57,9 @@ class Measured:
 
     def _log_ratios(self, batch: Batch, old: Sequence[torch.Tensor] | None) -> torch.Tensor:
         """The sum of each rollout's log-ratios, over all micro-batches and ranks; zeros without `old`."""
-        sums_N = torch.zeros(len(batch.lengths_N), device=self.policy.device)
+        sums_N = torch.zeros(len(batch.lengths_N), device=self.routing.policy.device)
         for micro, old_L in zip(batch.micro, old, strict=True) if old is not None else ():
-            sums_N.index_add_(0, micro.rollout_L, self.policy.outputs(micro, self.temperature).logprobs_L - old_L)
+            sums_N.index_add_(0, micro.rollout_L, self.routing.outputs(micro, self.temperature).logprobs_L - old_L)
         return all_reduce_sum(sums_N)
 
     def _tokens(
@@ -66,11 +67,11 @@ class Measured:
     ) -> list[torch.Tensor]:
         """Adds `batch_M3`. Returns `places_L` of each micro-batch."""
         now = [
-            old[i] if old and not changed else self.policy.outputs(micro, self.temperature).logprobs_L
+            old[i] if old and not changed else self.routing.outputs(micro, self.temperature).logprobs_L
             for i, micro in enumerate(batch.micro)
         ]
         shape = (len(batch.lengths_N), int(batch.lengths_N.max()) if len(batch.lengths_N) else 0)
-        table_NT4 = torch.zeros((*shape, 4), device=self.policy.device)
+        table_NT4 = torch.zeros((*shape, 4), device=self.routing.policy.device)
         for micro, now_L, old_L in zip(batch.micro, now, old or now, strict=True):
             there_L = torch.ones_like(now_L)
             table_NT4[micro.rollout_L, micro.place_L] = torch.stack([now_L, old_L, micro.advantages_L, there_L], 1)

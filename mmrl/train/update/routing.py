@@ -5,8 +5,8 @@ T = B * S tokens of a micro-batch, M layers with experts, E experts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import torch
 
@@ -19,6 +19,7 @@ from mmrl.policies.policy import Policy
 from mmrl.policies.vlm.experts import RouterPass, count_of, has_experts, routed, routers_of, watched
 from mmrl.policies.vlm.vlm import VLM
 
+_Found = TypeVar("_Found")
 SCALARS = ("tokens", "entropy", "changed", "changed_of", "mismatch", "mismatch_of", "aux_loss", "z_loss")
 """Sums over trained tokens, and of all but the last two also over layers."""
 
@@ -87,6 +88,10 @@ class Routing:
                 'or compute.sampler = "local"'
             )
 
+    def end(self) -> None:
+        """The update ends: what is packed next may get the ids of its micro-batches."""
+        self.first = {}
+
     @torch.no_grad()
     def prepare(self, batch: Batch) -> None:
         """Before the passes of an optimiser step: the load of each expert over all its tokens, if the balance loss needs it."""
@@ -102,10 +107,17 @@ class Routing:
 
     def outputs(self, micro: Any, temperature: float, *, within: bool = True, **options: bool) -> ForwardOutputs:
         """`Policy.outputs`, with these experts. within: the pass belongs to the update, and is measured."""
+        return self._routed(micro, lambda: self.policy.outputs(micro, temperature, **options), within)
+
+    def mean_logprobs(self, micro: Any, temperature: float) -> torch.Tensor:
+        """`Policy.mean_logprobs`, with these experts."""
+        return self._routed(micro, lambda: self.policy.mean_logprobs(micro, temperature))
+
+    def _routed(self, micro: Any, call: Callable[[], _Found], within: bool = True) -> _Found:
         if not self.routers or micro.shared is not None:
-            return self.policy.outputs(micro, temperature, **options)
+            return call()
         with routed(self._pass(micro)) as now:
-            found = self.policy.outputs(micro, temperature, **options)
+            found = call()
         if within:
             self._keep(micro, now)
         return found

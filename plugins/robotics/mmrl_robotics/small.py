@@ -63,6 +63,7 @@ class Small(ActingPolicy):
 
     options_class = SmallOptions
     trained_whole = True
+    float32_only = True
     free = frozenset({"camera"})
     choice_settings = frozenset({"dims", "chunk", "head"})
 
