@@ -100,7 +100,9 @@ OPTIONS: Mapping[str, Any] = {
     ),
     **{f"grounding/{of}": sample("refer.jsonl", **HALVES) for of in ("refer-data", "point-data")},
     **{f"grounding/refer@{of}": sample("refer.jsonl", **HALVES) for of in ("vlm-r1", "vision-reasoner")},
-    **dict.fromkeys(("grounding/detect-data", "grounding/detect@vlm-r1"), sample("detect.jsonl", **HALVES)),
+    **dict.fromkeys(
+        ("grounding/detect-data", "grounding/detect@vlm-r1", "grounding/detect@visual-rft"), sample("detect.jsonl", **HALVES)
+    ),
     **dict.fromkeys(
         ("grounding/count-data", "grounding/detect@vision-r1"), sample("coco.json", images=str(SAMPLES), labels="all", **HALVES)
     ),

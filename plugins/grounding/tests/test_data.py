@@ -391,6 +391,7 @@ def test_the_data_tasks_pass_the_conformance_kit(files, pictures):
         "grounding/point-data": {"path": _apart(pictures), **where},
         "grounding/detect@vlm-r1": {"path": files["od"], **where},
         "grounding/detect@vision-r1": {"path": files["coco"], "labels": "all", **where},
+        "grounding/detect@visual-rft": {"path": files["od"], **where},
     }
     few = {"warm": 12, "train": 12, "test": 12}
     options |= {f"grounding/{name}": few for name in ("refer", "detect", "count", "point")}
