@@ -64,6 +64,7 @@ WRAPS = {"bare": "{}", "tagged": "<think>x</think><answer>{}</answer>", "fenced"
 
 
 PROBES = ("", "B", "7", "[1, 2, 30, 40]", "(10, 20)", "<think>t</think><answer>[1, 2, 30, 40]</answer>", "<answer>B</answer>")
+PROBES += ("<think>t</think>\\boxed{7}",)
 """Short completions: a case is fit for a verifier that scores them all."""
 ANSWERS = ("7", "yes", [1, 2, 30, 40])
 """Answers for verifiers whose plugin has no case that is fit for them."""
