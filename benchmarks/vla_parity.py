@@ -28,6 +28,8 @@ Found = dict[str, dict[str, float]]
 
 def difference(ours, theirs) -> float:
     assert ours.shape == theirs.shape
+    if not theirs.numel():  # the numbers of a state that isn't read
+        return 0.0
     return float((ours.double() - theirs.double()).abs().max()) / max(1.0, float(theirs.abs().max()))
 
 
@@ -72,6 +74,14 @@ def xvla(folder: Path) -> Iterator[dict]:
     yield {"saved by LeRobot": published_names(folder / "published"), "saved by mmrl": tiny(folder / "tiny")}
 
 
+def act(folder: Path) -> Iterator[dict]:
+    from act_parity import CASES, both_ways
+
+    for case in CASES:
+        (folder / case).mkdir()
+        yield both_ways(case, folder / case)
+
+
 def gr00t(folder: Path) -> Iterator[dict]:
     from gr00t_parity import CASES, TUNED, acting, both_ways
 
@@ -95,6 +105,7 @@ POLICIES: dict[str, Callable[[Path], Iterator[dict]]] = {
     "pi0_fast": pi0_fast,
     "smolvla": smolvla,
     "xvla": xvla,
+    "act": act,
     "gr00t": gr00t,
     "openvla": openvla,
 }
