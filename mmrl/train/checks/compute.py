@@ -169,8 +169,8 @@ def check_float16(config: RunConfig) -> None:
     kinds, instead = ("vlm", "reward", "vla"), 'use "bfloat16"'
     if config.policy.kind not in kinds:
         raise UserError(
-            f'policy.dtype = "float16" is for policies of kind {", ".join(kinds)}, not {config.policy.kind!r}: {instead}, or leave it '
-            "out"
+            f'policy.dtype = "float16" is for policies of kind {", ".join(kinds)}, not {config.policy.kind!r}: leave it out, or '
+            f"{instead} where the policy has it"
         )
     for number, stage in enumerate(config.stages):
         beside = isinstance(stage, RlStage) and stage.turn_critic is not None
