@@ -38,7 +38,8 @@ class Group:
     unaided: list[float] = field(default_factory=list)
     """The rewards before any rule of the phase `select`: the difficulty of a prompt ignores hints and gold completions."""
     others: list[Group] = field(default_factory=list)
-    """Further groups that a rule sampled for this one. They are not trained on; their failed scores are reported."""
+    """Further groups that a rule sampled for this one. Their failed scores are reported; they are trained on only where the rule
+    also returns them, see `is_added`."""
     is_added: bool = False
     """A rule made it of other groups of the step and sets this: it is trained on beside the groups that the step wants, and
     `oversample` and `dynamic_sampling` don't count it among them."""

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from mmrl.algorithms.labels import majority
 from mmrl.api.specs import VerifierSpec
 from mmrl.api.statistics import mean_interval, wilson
 from mmrl.api.types import Prompt, Score
+from mmrl.api.votes import majority
 from mmrl.evaluation.paired_tests import EQUAL
 from mmrl.run_folder.figures import has_scale, metric_name
 from mmrl.run_folder.files import to_json_value

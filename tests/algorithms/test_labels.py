@@ -6,7 +6,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from mmrl.algorithms.labels import co_reward, frequency_entropy, majority
+from mmrl.algorithms.labels import co_reward, frequency_entropy
+from mmrl.api.votes import majority
 
 
 def test_majority_ignores_what_could_not_be_read_and_prefers_the_first_of_equals():

@@ -7,10 +7,10 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from mmrl.algorithms.labels import majority
 from mmrl.api.seeds import derive
 from mmrl.api.tasks.perturb import subsample_frames
 from mmrl.api.types import Case, Prompt
+from mmrl.api.votes import majority
 from mmrl.compute import ranks
 from mmrl.config.sections import RunConfig
 from mmrl.evaluation.answers import Answering, Answers

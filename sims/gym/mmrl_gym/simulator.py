@@ -71,10 +71,7 @@ class Gym(ProcessSimulator):
         """
         what = f"gym ({env_id})"
         check_count(what, num_envs)
-        if size is not None and (isinstance(size, bool) or not isinstance(size, int) or not 8 <= size <= 2048):
-            raise UserError(f"{what}: size = {size!r} must be a whole number of 8 to 2048, or None")
-        if not pictures and not state:
-            raise UserError(f"{what}: pictures and state are both off, so there is no observation: set one to true")
+        _check_observation(what, size, pictures, state)
         _check_success(what, success_key, success_return)
         if python is None and importlib.util.find_spec("gymnasium") is None:
             raise UserError(f"{what}: no module named 'gymnasium': pip install \"multimodal-rl[gym]\"")
@@ -134,6 +131,13 @@ class Gym(ProcessSimulator):
         for env, text in zip(envs, self.workers.call(envs, "text"), strict=True):
             self.instructions[env] = text
         return replace(observation, instructions=[self.instructions[env] for env in envs])
+
+
+def _check_observation(what: str, size: int | None, pictures: bool, state: bool) -> None:
+    if size is not None and (isinstance(size, bool) or not isinstance(size, int) or not 8 <= size <= 2048):
+        raise UserError(f"{what}: size = {size!r} must be a whole number of 8 to 2048, or None")
+    if not pictures and not state:
+        raise UserError(f"{what}: pictures and state are both off, so there is no observation: set one to true")
 
 
 def _check_success(what: str, key: str | None, least: float | None) -> None:

@@ -12,7 +12,7 @@ from mmrl import UserError
 from mmrl.api.simulators.checks import check_count, check_variant, checked_ids
 from mmrl.api.simulators.processes import EnvironmentProcesses
 from mmrl.api.simulators.processes.simulator import ProcessSimulator
-from mmrl.api.simulators.types import Observation
+from mmrl.api.simulators.types import ActionSpec, Observation
 from mmrl_libero.packages import CURE, interpreter
 from mmrl_libero.rendering import choose
 from mmrl_libero.suites import CAMERAS, PANDA, POSES, SETTLING, suite_of
@@ -68,13 +68,7 @@ class Libero(ProcessSimulator):
         what = f"libero ({suite or bddl or 'no task'})"
         check_count(what, num_envs)
         _check_options(what, suite, bddl, states, cameras, size, settling, initial_states, max_steps)
-        turned = [name for name in CAMERAS if rotate] if isinstance(rotate, bool) else list(rotate)
-        if control not in ("delta", "absolute") or any(name not in CAMERAS for name in turned):
-            raise UserError(
-                f"{what}: control = {control!r} must be delta or absolute, and rotate = {rotate!r} true, false or a list of "
-                f"{', '.join(CAMERAS)}"
-            )
-        action = POSES if control == "absolute" else PANDA
+        turned, action = _turned(what, rotate), _action(what, control)
         if objects and suite and task is None:
             raise UserError(f"{what}: objects = true needs one task, as goals name different numbers of things: set task")
         python = interpreter(python)
@@ -139,6 +133,20 @@ class Libero(ProcessSimulator):
     def expert(self) -> torch.Tensor:
         """float32 [N, 7]: what a scripted expert would do now; zeros where an environment is lost."""
         return self._expert()
+
+
+def _turned(what: str, rotate: bool | Sequence[str]) -> list[str]:
+    """The cameras whose pictures are turned."""
+    found = [name for name in CAMERAS if rotate] if isinstance(rotate, bool) else list(rotate)
+    if any(name not in CAMERAS for name in found):
+        raise UserError(f"{what}: rotate = {rotate!r} must be true, false or a list of {', '.join(CAMERAS)}")
+    return found
+
+
+def _action(what: str, control: str) -> ActionSpec:
+    if control not in ("delta", "absolute"):
+        raise UserError(f"{what}: control = {control!r} must be delta or absolute")
+    return POSES if control == "absolute" else PANDA
 
 
 def _check_options(

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from mmrl import Case
+from mmrl.api.votes import majority
 from mmrl_vqa.verifiers import letter, normalise, said, value
 
 if TYPE_CHECKING:
@@ -88,12 +89,6 @@ def canonical(answer: str, kind: str) -> str:
         first = answer.split(maxsplit=1)[0]
         return letter(answer) or (len(first) > 1 and letter(first)) or normalise(answer)  # "B", "(b) a red car"
     return (kind == "yes-no" and said(answer)) or normalise(answer)
-
-
-def majority(votes: Sequence[str]) -> str:
-    """The most frequent answer, the first among equals; blank if all are. votes: canonical answers, blank where a completion has
-    none."""
-    return max(filter(None, votes), key=Counter(votes).__getitem__, default="")
 
 
 def difficulty(votes: Sequence[str]) -> float:

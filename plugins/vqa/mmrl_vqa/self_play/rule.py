@@ -14,8 +14,9 @@ from mmrl.api.sampling import Group, StepSampler
 from mmrl.api.seeds import derive
 from mmrl.api.tasks.option_checks import check_choice, check_integer, check_type
 from mmrl.api.types import Score
+from mmrl.api.votes import majority
 from mmrl_vqa.asking import MAYE
-from mmrl_vqa.self_play.proposals import Proposal, agreement, canonical, cluster_shares, difficulty, majority, read
+from mmrl_vqa.self_play.proposals import Proposal, agreement, canonical, cluster_shares, difficulty, read
 from mmrl_vqa.table import Table
 from mmrl_vqa.verifiers import given
 
@@ -109,9 +110,8 @@ class SelfPlay(SamplingRule):
         posed = [replace(asking[place], number=FROM + n, others=[], notes={}) for n, (place, _, _) in enumerate(asked)]
 
         def prompt_of(group: Group) -> Prompt:
-            _, number, (_, question, answer) = asked[group.number - FROM]
-            kind = asked[group.number - FROM][2].kind
-            prompt = solver.posed(f"{group.prompt.id}-{number}", question, kind, answer, group.prompt.images)
+            _, number, one = asked[group.number - FROM]
+            prompt = solver.posed(f"{group.prompt.id}-{number}", one.question, one.kind, one.answer, group.prompt.images)
             return replace(prompt, task=self.solver, seed=group.prompt.seed)
 
         found = {}
