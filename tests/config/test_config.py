@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from mmrl.api.errors import UserError
 from mmrl.config import load as configs
 from mmrl.config.renamed import RENAMED, REPLACED
-from mmrl.train.smoke import TINY, smoke, without_vllm
+from mmrl.train.smoke import TINY, smoke
 
 GOOD = {
     "name": "x",
@@ -317,13 +317,3 @@ def test_the_last_item_of_a_list_is_minus_one_and_no_item_is_beyond():
     assert configs.parse_config(GOOD, ["stages.-1.steps=7"]).stages[1].steps == 7
     with pytest.raises(UserError, match=r"'-3' is not an item of a list of 2: use 0 to 1, or -1 for the last$"):
         configs.parse_config(GOOD, ["stages.-3.steps=7"])
-
-
-@pytest.mark.parametrize("installed", [True, False])
-def test_a_smoke_run_samples_itself_where_vllm_is_not_installed(monkeypatch, installed):
-    monkeypatch.setattr("mmrl.rollout.generate.vllm_engine.is_installed", lambda: installed)
-    compute = {"sampler": "vllm", "vllm": {"enable_prefix_caching": True}, "sleep_level": 1, "learners": 2}
-    config = configs.parse_config({**GOOD, "compute": compute})
-    small = smoke(config).compute
-    assert (small.sampler, small.learners) == ("vllm" if installed else "local", 2)
-    assert without_vllm(config) is not installed and (small.vllm == {}) is not installed
