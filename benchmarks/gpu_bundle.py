@@ -37,6 +37,7 @@ BROUGHT = (
     *("rich", "markdown-it-py", "mdurl", "Pygments"),
     *("num2words", "math-verify", "latex2sympy2-extended", "antlr4-python3-runtime", "psutil"),
     *("trl==1.16.0", "accelerate", "datasets", "dill", "multiprocess", "xxhash"),
+    *("levenshtein", "rapidfuzz"),
     "bitsandbytes",
 )
 """What mmrl, the plugins of `PLUGINS` and TRL need beyond `GIVEN`."""
@@ -64,7 +65,7 @@ HEAVY = (
 """What isn't brought: dozens of megabytes, or nothing that is measured uses it. What needs them is left out where they aren't."""
 UNUSED = ("docopt",)
 """Required by a package for its command alone."""
-PLUGINS = ("plugins/classification", "plugins/grounding", "plugins/robotics", "sims/tabletop")
+PLUGINS = ("plugins/classification", "plugins/grounding", "plugins/robotics", "plugins/vqa", "sims/tabletop")
 """The plugins that the benchmarks use."""
 EXTRAS = ("train", "mathematics", "quantized")
 """Extras of mmrl that they need."""

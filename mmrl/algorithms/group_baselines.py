@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 
 from mmrl.algorithms.advantage import NOTHING, centred, group_sums, spread
+from mmrl.api.tokens import TokenKind, for_tokens
 
 
 def length_weighted(rewards_N: torch.Tensor, groups_N: torch.Tensor, lengths_N: torch.Tensor) -> torch.Tensor:
@@ -60,3 +61,33 @@ def rescaled(rewards_N: torch.Tensor, groups_N: torch.Tensor) -> torch.Tensor:
     valid_N = ~centred_N.isnan()
     teaching = int((spread(rewards_N, groups_N) & valid_N).sum())
     return (centred_N * (int(valid_N.sum()) / max(teaching, 1))).float()
+
+
+@for_tokens(TokenKind.WORD)
+def optimal_token_baseline(
+    rewards_NT: torch.Tensor, groups_N: torch.Tensor, slopes_NT: torch.Tensor, mask_NT: torch.Tensor, *, tail: bool = True
+) -> torch.Tensor:
+    """The reward to go of each token, minus the mean of those of its group at the same place, weighted by the energy so far: OTB
+    (Li et al., The Optimal Token Baseline, arXiv 2602.07078; verl's `compute_multi_turn_optimal_token_baseline_advantage`).
+
+    The energy of a rollout at a token is the sum of `slopes_NT` up to it, which stands for the squared norm of the gradient of
+    the log-probability of what has been sampled so far; the baseline is the one of least variance at each place. Places count
+    trained tokens, of all turns.
+
+    rewards_NT: float, rows of failed rollouts NaN. groups_N: int64. slopes_NT: float, at least 0. mask_NT: bool, trained tokens.
+    tail: tokens of the longest rollout of a group that no other one reaches have no baseline, so that their advantage is their
+    reward to go, as in verl; without it they have their own, so that they teach nothing.
+
+    Returns float32 [N, T]: 0 for tokens that aren't trained and in groups with a single valid rollout, NaN in failed rows.
+    """
+    failed_N = rewards_NT.isnan().any(1)
+    there_NT = mask_NT & ~failed_N[:, None]
+    to_go_NT = rewards_NT.double().where(there_NT, 0.0).flip(1).cumsum(1).flip(1)
+    energy_NT = slopes_NT.double().where(there_NT, 0.0).cumsum(1).where(there_NT, 0.0)
+    total_NT = group_sums(energy_NT, groups_N)
+    baseline_NT = (group_sums(energy_NT * to_go_NT, groups_N) / total_NT).where(total_NT > 0, 0.0)
+    alone_NT = group_sums(there_NT.double(), groups_N) == 1
+    others_N1 = group_sums(there_NT.any(1).double(), groups_N)[:, None] > 1
+    baseline_NT = baseline_NT.masked_fill(alone_NT, 0.0) if tail else baseline_NT
+    found_NT = (to_go_NT - baseline_NT).where(there_NT & others_N1, 0.0)
+    return found_NT.masked_fill(found_NT.abs() < NOTHING, 0.0).masked_fill(failed_N[:, None], torch.nan).float()

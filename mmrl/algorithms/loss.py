@@ -31,9 +31,10 @@ class LossInputs:
     """int64 trained tokens of each rollout."""
 
 
-LossFunction = Callable[..., tuple[torch.Tensor, torch.Tensor]]
-"""(inputs, *, settings) -> (loss_L, clipped_L), both float32 [L]; clipped_L is 1.0 where clipping had an effect. Further
-positional parameters are among `MEASURED`."""
+LossFunction = Callable[..., tuple[torch.Tensor, ...]]
+"""(inputs, *, settings) -> (loss_L, clipped_L) or (loss_L, clipped_L, chosen_L), all float32 [L]; clipped_L is 1.0 where clipping
+had an effect, and chosen_L where the loss treats a token in a way of its own. Further positional parameters are among
+`MEASURED`."""
 MEASURED = {
     "mean_log_ratio_L": "float32 [L], without gradient; in the state before the trained token, the mean over all tokens of the "
     "vocabulary of their log-probability under the current weights less that before the step's first update",

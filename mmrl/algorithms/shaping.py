@@ -7,6 +7,9 @@ from typing import Literal
 
 import torch
 
+ROUNDING = 1e-9
+"""By how much a value may miss the mean of equal ones."""
+
 
 def overlong_penalty(lengths_N: torch.Tensor, *, max_length: float, buffer: float, factor: float = 1.0) -> torch.Tensor:
     """0 up to max_length - buffer, then linear down to -factor at max_length: DAPO (Yu et al., equation 13).
@@ -50,6 +53,30 @@ def length_bonus(
     correct_N = accuracy_N > threshold
     paid_N = correct_N & (lengths_N >= low) & (lengths_N <= high) & (correct_N.sum() > 1)
     return (bonus * paid_N.double()).masked_fill(accuracy_N.isnan(), torch.nan)
+
+
+def consistency_bonus(
+    accuracy_N: torch.Tensor,
+    confidence_N: torch.Tensor,
+    *,
+    bonus: float = 0.5,
+    margin: float = 0.0,
+    cap: float = 0.95,
+    threshold: float = 0.1,
+) -> torch.Tensor:
+    """`bonus` times the accuracy for a group's correct rollouts whose answers follow from their thoughts: GRPO-CARE (Chen et al.,
+    arXiv 2506.16141; github.com/TencentARC/GRPO-CARE, commit b0628fc, `grpo_trainer_ref_ema.py`).
+
+    accuracy_N: accuracy of the group's rollouts, NaN if the score failed; a rollout is correct above `threshold` and from the
+    mean on. confidence_N: probability of each answer's tokens under a reference model, their geometric mean, of which at most
+    `cap` counts; it must be at least the mean of the correct ones less `margin`. 0 stands for no answer, which is never paid (in
+    the released code it counts as certain). Returns float64 [N], NaN where the accuracy is NaN.
+    """
+    sure_N = confidence_N.double().clamp(max=cap)
+    correct_N = (accuracy_N > threshold) & (accuracy_N >= accuracy_N.nanmean() - ROUNDING) & (sure_N > 0)
+    mean = sure_N[correct_N].mean()  # NaN without correct ones: nothing is as large
+    paid_N = correct_N & (sure_N >= mean - margin - ROUNDING)
+    return (bonus * accuracy_N).where(paid_N, 0.0).masked_fill(accuracy_N.isnan(), torch.nan)
 
 
 def time_proportional(raw: float, elapsed: float, limit: float) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import torch
 
@@ -13,12 +13,13 @@ from mmrl.algorithms.kl import ESTIMATES
 from mmrl.algorithms.perception import visual_divergence
 from mmrl.algorithms.states import Numbering
 from mmrl.api.errors import PluginError, is_finite
+from mmrl.api.simulators.layout import Credited
 from mmrl.api.types import Prompt, Rollout, Score
 from mmrl.config.sections import CriticConfig, RlStage
 
 Measure = Callable[[frozenset[str]], Mapping[str, torch.Tensor]]
-"""Names among `logprobs`, `masked`, `entropy`, `reference`, `teacher`, `values`, `answers` -> a float tensor [N, T] each, 0 after
-a rollout's end, and `bootstrap` [N]: the critic's value of each rollout's final state, 0 without a critic."""
+"""Names among `logprobs`, `masked`, `told`, `entropy`, `slopes`, `reference`, `teacher`, `values`, `answers` -> a float tensor
+[N, T] each, 0 after a rollout's end, and `bootstrap` [N]: the critic's value of each rollout's final state, 0 without one."""
 ENVIRONMENT = "environment"
 """The part of a reward that an environment pays, among those of the verifiers."""
 
@@ -144,11 +145,12 @@ class Signals:
     @functools.cached_property
     def units_NT(self) -> torch.Tensor:
         """int64; the index of each token's unit of credit (stage key `credit`), from 0; -1 after the end."""
-        units_NT = torch.full(self.mask_NT.shape, -1)
-        for n, rollout in enumerate(self._rollouts):
-            units_L = rollout.units(self._stage.ratio, self._stage.credit)
-            units_NT[n, : len(units_L)] = units_L
-        return units_NT
+        return self._of_units(self._stage.credit)
+
+    @functools.cached_property
+    def turns_NT(self) -> torch.Tensor:
+        """int64; the turn of each token, from 0: a call of the policy that wrote or acted; -1 after the end."""
+        return self._of_units("turn")
 
     @functools.cached_property
     def states_NT(self) -> torch.Tensor:
@@ -184,9 +186,21 @@ class Signals:
         return self._measured["entropy"].double().cpu()
 
     @functools.cached_property
+    def slopes_NT(self) -> torch.Tensor:
+        """float64; the squared norm of the gradient of each token's log-probability with respect to the logits, under the policy
+        before the update: 1 - 2 p + the sum of the squared probabilities of all tokens. Costs one more forward pass."""
+        return self._measured["slopes"].double().cpu()
+
+    @functools.cached_property
     def teacher_logprobs_NT(self) -> torch.Tensor:
         """float64; log-probability of each token under the stage's teacher."""
         return self._measured["teacher"].double().cpu()
+
+    @functools.cached_property
+    def told_logprobs_NT(self) -> torch.Tensor:
+        """float64; log-probability of each token under the policy before the update, had its prompt told the answer: with the
+        task's hint, the whole gold completion. Costs one more forward pass."""
+        return self._measured["told"].double().cpu()
 
     @functools.cached_property
     def perception_NT(self) -> torch.Tensor:
@@ -206,9 +220,15 @@ class Signals:
     @functools.cached_property
     def _measured(self) -> Mapping[str, torch.Tensor]:
         assert self._make is not None
-        wanted = {m for name, m in MEASURED.items() if name in self._expected}
-        wanted |= {"logprobs"} if "masked" in wanted else set()
-        return self._make(frozenset(wanted | ({"logprobs", "reference"} if self._penalised else set())))
+        return self._make(measurements(self._expected, self._penalised))
+
+    def _of_units(self, credit: Credited) -> torch.Tensor:
+        """int64 [N, T]: the index of each token's unit, from 0; -1 after the end."""
+        units_NT = torch.full(self.mask_NT.shape, -1)
+        for n, rollout in enumerate(self._rollouts):
+            units_L = rollout.units(self._stage.ratio, credit)
+            units_NT[n, : len(units_L)] = units_L
+        return units_NT
 
     @property
     def _verifiers(self) -> list[str]:
@@ -241,9 +261,18 @@ class Signals:
 MEASURED = {
     **{"values_NT": "values", "bootstrap_N": "values", "answer_values_NT": "answers"},
     **{"logprobs_NT": "logprobs", "entropy_NT": "entropy", "teacher_logprobs_NT": "teacher"},
-    "perception_NT": "masked",
+    **{"perception_NT": "masked", "told_logprobs_NT": "told", "slopes_NT": "slopes"},
 }
 """Signal -> the measurement of a forward pass that it needs."""
+
+
+def measurements(signals: Collection[str], penalised: bool) -> frozenset[str]:
+    """The names of `Measure` that these signals need. penalised: the KL penalty is in the reward."""
+    wanted = {measured for name, measured in MEASURED.items() if name in signals}
+    wanted |= {"logprobs"} if "masked" in wanted else set()
+    return frozenset(wanted | ({"logprobs", "reference"} if penalised else set()))
+
+
 SIGNALS: dict[str, str] = {
     name: " ".join((inspect.getdoc(found) or "").split())
     for name, found in vars(Signals).items()

@@ -87,11 +87,8 @@ def group_in_group(
     units = by_unit(rewards_NT, torch.zeros(n, t, device=device), nothing_N, units_NT)
     there_NU = units.exists_NU
     returns_NU = units.returns(gamma)
-    states_NU = torch.full_like(returns_NU, -1, dtype=torch.int64)
-    row_NT = torch.arange(n, device=device)[:, None].expand(n, t)
-    own_NT = units.index_NT >= 0
-    states_NU[row_NT[own_NT], units.index_NT[own_NT]] = states_NT[own_NT]
-    row_M = row_NT[:, :1].expand_as(there_NU)[there_NU]
+    states_NU = units.of_tokens(states_NT)
+    row_M = there_NU.nonzero()[:, 0]
     relative = partial(group_relative, scale=scale, epsilon=epsilon)
     turns_M = relative(returns_NU[there_NU], states_NU[there_NU])
     if over == "turns":

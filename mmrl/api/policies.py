@@ -31,6 +31,8 @@ NAMES = {
     "ActingPolicy": "mmrl.policies.acting.base:ActingPolicy",
     "META": "mmrl.policies.acting.planned:META",
     "Planned": "mmrl.policies.acting.planned:Planned",
+    "planned_base": "mmrl.policies.planned_base:planned_base",
+    "frozen_of": "mmrl.policies.planned_base:frozen_of",
     "CallRandomness": "mmrl.policies.acting.randomness:CallRandomness",
     "Flow": "mmrl.policies.acting.heads:Flow",
     "Laplace": "mmrl.policies.acting.heads:Laplace",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from mmrl.api.types import Prompt, Rollout, Score, add_part
@@ -71,6 +71,64 @@ class Group:
 def share_of(rewards: Sequence[float], threshold: float) -> float:
     """Share of rewards that reach a threshold, 0 to 1; 0 without rewards."""
     return statistics.fmean(r >= threshold for r in rewards) if rewards else 0.0
+
+
+def portion(size: int, share: float) -> int:
+    """A share of a group's completions, at least one."""
+    return max(1, round(share * size))
+
+
+Rounds = tuple[tuple[int, int], ...]
+"""What is sampled at a time: prompts, and completions of each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepLoad:
+    """What a step samples and trains on, at most, as `mmrl plan` counts it: each rule adds what it does, see
+    `SamplingRule.adds`."""
+
+    wanted: int
+    """Groups that the step trains on, without those that rules add to them."""
+    groups: int
+    """Groups that there are at this point."""
+    size: int
+    """Completions that are sampled of each prompt at first."""
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    """Task -> completions of each of its prompts."""
+    sampled: Rounds = ()
+    perhaps: Rounds = ()
+    """What is sampled besides if groups fail or are left out."""
+    joined: tuple[float, ...] = ()
+    """Completions that each group gets besides, as shares of its first ones."""
+    beside: tuple[float, ...] = ()
+    """Completions that are sampled for each group and not trained on, as shares."""
+    extra: int = 0
+    """Further completions of each group that are trained on."""
+    added: Rounds = ()
+    """Groups that are trained on besides."""
+
+    @property
+    def trained(self) -> Rounds:
+        """What is trained on: groups, and completions of each."""
+        both = ((self.groups, self.size), *self.added)
+        return tuple((n, size + sum(portion(size, share) for share in self.joined) + self.extra) for n, size in both if n)
+
+    def rounds(self, groups: int, size: int) -> Rounds:
+        """What is sampled for groups of these first completions, by all rules that score."""
+        return ((groups, size), *((groups, portion(size, share)) for share in (*self.joined, *self.beside)))
+
+    def completing(self, share: float, joins: bool = False) -> StepLoad:
+        """With `StepSampler.complete` for each group. joins: whether these completions join the group."""
+        joined, beside = ((share,), ()) if joins else ((), (share,))
+        more = (self.groups, portion(self.size, share))
+        return replace(self, sampled=(*self.sampled, more), joined=(*self.joined, *joined), beside=(*self.beside, *beside))
+
+    def again(self, groups: int, task: str = "", added: int = 0) -> StepLoad:
+        """With `StepSampler.again` for so many groups. task: whose prompts they then are; by default the same. added: how many of
+        the new groups are trained on besides."""
+        size = self.sizes.get(task, self.size)
+        more = ((added, size),) if added else ()
+        return replace(self, sampled=(*self.sampled, *self.rounds(groups, size)), added=(*self.added, *more))
 
 
 class StepSampler(Protocol):
@@ -165,6 +223,13 @@ class SamplingRule:
         """Return the groups that the step continues with."""
         raise NotImplementedError(f"{type(self).__name__} must define __call__(groups, sample)")
 
+    def adds(self, load: StepLoad) -> StepLoad:
+        """What a step samples and trains on with this rule, at most, for `mmrl plan`. By default a rule samples nothing but whole
+        groups for its `groups_per_prompt`."""
+        more = self.groups_per_prompt - 1
+        sampled = (*load.sampled, *((load.groups, load.size),) * more)
+        return replace(load, groups=load.groups * (1 + more), sampled=sampled)
+
     def counts(self, groups: Sequence[Group]) -> Mapping[str, float]:
         """Metrics of a step, from all groups that were sampled in it; none by default."""
         return {}
@@ -188,3 +253,7 @@ class SamplingRule:
     def check(self, verifiers: Collection[str]) -> None:
         """Raise UserError for options that can't work, before a run starts. verifiers: ids of the verifiers that reward the
         stage's completions."""
+
+    def check_tasks(self, tasks: Mapping[str, Task]) -> None:
+        """Raise UserError where the run lacks a task that the rule asks `StepSampler.task` for, before it starts. tasks: those of
+        the run, by label."""

@@ -53,8 +53,8 @@ class VerifierSpec(Spec):
     high: float = 1.0
     """Values are from `low` to `high`; a gold completion scores `high`."""
     graded: bool = False
-    """Values between the bounds occur: evaluations report the mean under the verifier's id, and don't call it accuracy or
-    success."""
+    """Values between the bounds occur, or full marks aren't for a right answer, as those of a format: evaluations report the mean
+    under the verifier's id, and don't call it accuracy or success."""
     outcome: bool = False
     """The function judges what came of an episode (`case.outcome`) and not what its last turn says: evaluations call the share
     of episodes that it finds good `success` and not `accuracy`, and take no majority of answers. In a task that acts every
@@ -220,6 +220,9 @@ class AlgorithmSpec(Spec):
 class SamplingRuleSpec(Spec):
     """A sampling rule: the target is a `mmrl.SamplingRule` class, called with the options. A run file names the rule in
     `[[stages.rules]]`."""
+
+    smoke: Mapping[str, Any] = field(default_factory=dict)
+    """Options that a smoke run sets to these values, so that the rule does all that it does within two steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,6 +24,8 @@ class ComputeConfig(Section):
     they wait in the host's memory, and those that changed are copied, which are few with adapters."""
     tensor_parallel: Positive = 1
     """Number of GPUs that each vLLM engine is spread over."""
+    model_runner: Literal["auto", "v1", "v2"] = "auto"
+    """vLLM's model runner. `auto`: V2 if a stage asks which experts were chosen, which V1 doesn't tell, and otherwise V1."""
     vllm: Free = {}
     """Further arguments of vLLM's `EngineArgs` by their names there, such as `enable_prefix_caching`."""
     learners: Positive = 1

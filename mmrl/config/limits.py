@@ -48,7 +48,8 @@ class LimitsConfig(Section):
     """KL divergence from the reference in nats per token, as the metric `kl` estimates it; without a reference, from the weights
     before the step."""
     zero_std: Alarm = Alarm(warn=0.95)
-    """Share of groups whose rewards have zero standard deviation, over the last ten steps; they give no gradient."""
+    """Share of groups without gradient, over the last ten steps: their rewards have zero standard deviation, or the algorithm
+    credits none."""
     blind: Alarm = Alarm(warn=0.9)
     """Metric with blanked images divided by the metric with the images; needs `evaluate.blank_images`."""
     reward_hacking: Alarm = Alarm(warn=0.05)

@@ -9,18 +9,17 @@ import os
 import re
 import stat
 import tomllib
-import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from mmrl.api.errors import UserError, did_you_mean
+from mmrl.api.errors import UserError
 from mmrl.api.settings import parse_value
-from mmrl.config.renamed import RENAMED, REPLACED
-from mmrl.config.sections import STAGES, PluginStage, RunConfig
+from mmrl.config.sections import STAGES, RunConfig
+from mmrl.config.unknown import describe_unknown_key
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
@@ -127,15 +126,7 @@ def describe_validation_error(err: ValidationError) -> str:
     path += key
     where = ".".join(str(p) for p in path)
     if fault["type"] == "extra_forbidden":
-        plain = ".".join(str(part) for part in path if not isinstance(part, int))
-        if plain in RENAMED:
-            return f"key {where!r} is called {RENAMED[plain]!r} since mmrl 0.2: rename it"
-        if plain in REPLACED:
-            return f"key {where!r} is gone since mmrl 0.2: {REPLACED[plain]}"
-        known = _known_keys(fault["loc"][:-1])
-        indexed = re.fullmatch(r"(\w+)\[(\d+)\]", str(path[-1]))
-        near = f" Did you mean '{indexed[1]}.{indexed[2]}'?" if indexed else did_you_mean(str(path[-1]), known)
-        return f"unknown key {where!r}: " + (f"d{near[2:]}" if near else f"known keys are {', '.join(known)}")
+        return describe_unknown_key(path, fault["loc"])
     if fault["type"] == "missing":
         return f"{where!r} is missing: add it (docs/run-files.md)"
     if fault["type"] in ("union_tag_not_found", "union_tag_invalid"):
@@ -168,25 +159,6 @@ def describe_error(fault: ErrorDetails) -> str:
         return str(fault["ctx"]["error"])
     kind, _, wrong = fault["type"].partition("_")
     return _TYPES[kind] if wrong in ("type", "parsing", "from_float") and kind in _TYPES else fault["msg"]
-
-
-def _known_keys(loc: Sequence[int | str]) -> list[str]:
-    """The keys of the section at `loc`: a path of keys and list indices, where a stage's index is followed by its kind."""
-    model: Any = RunConfig
-    for part in loc:
-        if isinstance(part, int):
-            continue
-        model = STAGES.get(part, PluginStage) if model is None else _section(model.model_fields[part].annotation)
-    return list(model.model_fields)
-
-
-def _section(annotation: Any) -> Any:
-    """The section in an annotation such as `list[Section]` or `Section | None`; None for stages, whose section depends on the
-    kind."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    found = {_section(part) for part in typing.get_args(annotation)} - {None}
-    return found.pop() if len(found) == 1 else None
 
 
 def to_dict(config: RunConfig) -> dict[str, Any]:

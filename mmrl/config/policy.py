@@ -19,6 +19,11 @@ class LoraConfig(Section):
     """Rank of the added matrices."""
     alpha: Rate = 32.0
     """The adapters' output is scaled by alpha / rank."""
+    use_rslora: bool = False
+    """Scale it by alpha / sqrt(rank), so that it doesn't fade as the rank grows (Kalajdzievski, rsLoRA, arXiv 2312.03732)."""
+    use_dora: bool = False
+    """Also train the length of each row of the adapted weights, while the matrices turn it (Liu et al., DoRA, arXiv 2402.09353).
+    It takes more time, and vLLM serves it only after `mmrl export --merge`."""
     target_modules: Annotated[list[str], Field(min_length=1)] = ["language"]
     """Linear layers that get an adapter: `vision`, `projector`, `language`, or patterns of their names, such as `*.q_proj`."""
     nf4: list[str] = []

@@ -142,6 +142,26 @@ class PerceptionConfig(Section):
         return self
 
 
+class ConsistencyConfig(Section):
+    """`[stages.consistency]`: a bonus for right answers that follow from their thoughts: those to which the reference model gives
+    at least the mean probability of the group's right answers (Chen et al., GRPO-CARE, arXiv 2506.16141)."""
+
+    bonus: Annotated[Real, Field(gt=0)] = 0.5
+    """The bonus, times what the answer is paid for being right."""
+    margin: Weight = 0.0
+    """How far below the mean an answer's probability may be. A token's probability is the geometric mean over the answer's."""
+    cap: Annotated[Real, Field(gt=0, le=1)] = 0.95
+    """Higher probabilities count as this."""
+    correct_above: Real = 0.1
+    """An answer is right if its verifier gives more than this, and at least the mean of its group."""
+    verifier: str = ""
+    """Id of the verifier that decides; by default the whole reward."""
+    opening: Annotated[str, Field(min_length=1)] = "<answer>"
+    """What the answer follows, such as `\\boxed{`; the last one counts. A completion without it has no bonus."""
+    closing: Annotated[str, Field(min_length=1)] = "</answer>"
+    """What ends the answer; without it the completion's end does."""
+
+
 class NoisyConfig(Section):
     """`[stages.noisy]`: add completions to each group that were sampled from noisy images, and train on them as completions of
     the clean ones (Liu et al., NoisyRollout, arXiv 2504.13055)."""
@@ -184,6 +204,9 @@ class LengthConfig(Section):
     """An answer is correct if its verifier gives more than this."""
     verifier: str = ""
     """Id of the verifier that decides; by default the whole reward."""
+
+    def smaller(self) -> LengthConfig:
+        return self.at_most(min_tokens=1)
 
     @model_validator(mode="after")
     def _some_length_is_paid(self) -> LengthConfig:

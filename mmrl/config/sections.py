@@ -20,6 +20,7 @@ from mmrl.config.policy import LoraConfig, PolicyConfig, VideoConfig
 from mmrl.config.preferences import PreferenceStage
 from mmrl.config.recap import RecapStage
 from mmrl.config.rl_sections import (
+    ConsistencyConfig,
     CriticConfig,
     CurriculumConfig,
     EntropyConfig,
@@ -45,6 +46,7 @@ __all__ = [
     "Alarm",
     "ComputeConfig",
     "ConditionConfig",
+    "ConsistencyConfig",
     "CriticConfig",
     "CurriculumConfig",
     "DistillStage",

@@ -12,6 +12,7 @@ from mmrl.config.off_policy import OffPolicyStage
 from mmrl.config.preferences import PreferenceStage
 from mmrl.config.recap import RecapStage
 from mmrl.config.rl_sections import (
+    ConsistencyConfig,
     CriticConfig,
     CurriculumConfig,
     EntropyConfig,
@@ -113,6 +114,9 @@ class RlStage(SampledTraining):
     adapters off; `auto`, the latter if there are adapters."""
     reference_every: Count = 0
     """Number of steps after which a frozen reference model is set to the current policy; 0: never."""
+    reference_decay: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Every `reference_every` steps the reference model keeps this share of itself and takes the rest from the current policy, in
+    float32 (GRPO-CARE); 0: it is set to the policy."""
     # which completions are trained on
     success_threshold: Real = 0.5
     """A completion succeeds if its reward is at least this; used by the keys below and for pass@k."""
@@ -172,6 +176,8 @@ class RlStage(SampledTraining):
     """Compare with a policy that sees less of the images."""
     noisy: NoisyConfig | None = None
     """Add completions that were sampled from noisy images."""
+    consistency: ConsistencyConfig | None = None
+    """A bonus for right answers that follow from their thoughts, as a reference model sees them."""
     rules: list[RuleConfig] = []
     """Sampling rules of plugins, in the order in which they are applied."""
     length: LengthConfig | None = None
@@ -182,6 +188,11 @@ class RlStage(SampledTraining):
     """The routers of a mixture of experts, and the routes of tokens through it."""
 
     @property
+    def refers(self) -> bool:
+        """Whether a reference model is compared with."""
+        return bool(self.kl_coef or self.consistency)
+
+    @property
     def asks_routes(self) -> bool:
         """Whether the sampler tells which experts it chose."""
         return self.experts is not None and self.experts.asks_sampler
@@ -190,8 +201,8 @@ class RlStage(SampledTraining):
         smaller = super().smaller()
         if self.minibatches > self.prompts_per_step:  # which policies that act may have, and others not
             smaller = smaller.model_copy(update={"minibatches": smaller.prompts_per_step + 1})
-        critics = {key: found.smaller() for key in ("critic", "turn_critic") if (found := getattr(self, key))}
-        return smaller.model_copy(update=critics)
+        sections = {key: found.smaller() for key in ("critic", "turn_critic", "length") if (found := getattr(self, key))}
+        return smaller.model_copy(update=sections)
 
     @model_validator(mode="after")
     def _rules_leave_something(self) -> RlStage:
@@ -229,7 +240,7 @@ class RlStage(SampledTraining):
 
     @model_validator(mode="after")
     def _turn_critics_say_what_is_learned_from(self) -> RlStage:
-        for key in ("imitation", "entropy_control", "condition", "perception", "noisy"):
+        for key in ("imitation", "entropy_control", "condition", "perception", "noisy", "consistency"):
             if self.turn_critic and getattr(self, key):
                 raise ValueError(f"{key} changes what the policy learns from, and so does turn_critic: drop one of them")
         return self
@@ -267,6 +278,12 @@ class RlStage(SampledTraining):
     def _kl_has_what_it_needs(self) -> RlStage:
         if self.kl_coef and self.reference == "none":
             raise ValueError(f'kl_coef = {self.kl_coef:g} needs a reference model: drop reference = "none" or set kl_coef = 0')
+        if self.consistency and self.reference == "none":
+            raise ValueError('consistency asks a reference model: drop reference = "none" or consistency')
+        if self.consistency and self.labels != "task" and self.consistency.verifier:
+            raise ValueError(f'consistency.verifier is never called with labels = "{self.labels}": drop one of them')
+        if self.reference_decay and not self.reference_every:
+            raise ValueError(f"reference_decay = {self.reference_decay:g} has no effect without reference_every: set that to 10")
         if self.imitation and self.entropy_control:
             raise ValueError("imitation and entropy_control both add completions to the loss: drop one of them")
         if self.reference_every and self.reference == "adapter":

@@ -33,7 +33,7 @@ def make_policy(config: PolicyConfig, **given: Any) -> Policy:
 
 def checked_options(config: PolicyConfig, spec: PolicySpec) -> dict[str, Any]:
     """All options of a configuration's policy: the spec's, those saved with the model, and the run file's. Raises UserError for
-    wrong ones, and for a `policy.dtype` that it would ignore, without loading anything."""
+    wrong ones, and for keys of `[policy]` that it would ignore, without loading anything."""
     options = {**spec.options, **check_same_kind(Path(config.model), config.kind), **config.options}
     if taken := sorted(name for name in options if name in ("config", *FILLED["policies"])):
         raise UserError(f"policy.options: leave out {', '.join(taken)}: device and seed have keys of their own")
@@ -41,6 +41,9 @@ def checked_options(config: PolicyConfig, spec: PolicySpec) -> dict[str, Any]:
     kind = plugins.registry().target(spec)
     if config.dtype != "float32" and getattr(kind, "float32_only", False):
         raise UserError(f'policy.dtype = "{config.dtype}": a policy of kind {config.kind!r} computes in float32: leave it out')
+    for name in sorted(getattr(kind, "unread", ())):
+        if getattr(config, name) != PolicyConfig.model_fields[name].default:
+            raise UserError(f"a policy of kind {config.kind!r} doesn't read it: leave it out", key=f"policy.{name}")
     check_types("policy.options.", kind, options)
     check_options(f"policy {spec.id!r}", kind, options, skip=1, cure=cure, filled=FILLED["policies"])
     if declared := options_class(kind):

@@ -28,6 +28,13 @@ from mmrl.policies.shard import model_state_dict
 TOKENIZERS = ("vqmodel", "vision_tokenizer", "audio_tokenizer")
 """Modules that make ids of pictures or sounds, as of Emu3 and Apertus 1.5: no gradient flows through ids."""
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+WAYS = ("use_rslora", "use_dora")
+"""Keys of `policy.lora` that peft calls so too."""
+
+
+def makes_ids(name: str) -> bool:
+    """Whether a module or a weight of this name is of those."""
+    return any(step in TOKENIZERS for step in name.split("."))
 
 
 def target_modules(model: torch.nn.Module, match: Iterable[str]) -> list[str]:
@@ -81,7 +88,7 @@ def refuse_parts_without_layers(model: Any, match: Iterable[str]) -> None:
     pattern whose layers only make ids of what the model sees or hears: their adapters would train nothing."""
     for part in match:
         found = target_modules(model, [part])
-        if found and all(any(step in TOKENIZERS for step in name.split(".")) for name in found):
+        if found and all(map(makes_ids, found)):
             raise UserError(
                 f'policy.lora.target_modules: "{part}" matches only layers that make ids of pictures or sounds in a '
                 f"{type(model).__name__}, such as {found[0]}: no gradient flows through ids, so leave it out"
@@ -95,6 +102,15 @@ def refuse_parts_without_layers(model: Any, match: Iterable[str]) -> None:
             )
 
 
+def adapted_layers(model: torch.nn.Module, match: Sequence[str]) -> list[str]:
+    """Names of the layers that get adapters, see `target_modules`. Raises UserError if no layer matches, or none of a part."""
+    refuse_parts_without_layers(model, match)
+    found = target_modules(model, match)
+    if not found:
+        raise UserError(f"policy.lora.target_modules = {match} matches no linear layer: use vision, projector or language")
+    return found
+
+
 def add_adapters(model: Any, config: LoraConfig, seed: int, device: torch.device | None = None) -> None:
     """Add float32 adapters that change nothing yet to the layers that `config.target_modules` matches, and freeze all else. The
     same seed gives the same adapters. Before, the layers that `config.nf4` matches are quantised, on the device. Raises UserError
@@ -103,18 +119,41 @@ def add_adapters(model: Any, config: LoraConfig, seed: int, device: torch.device
         import peft
         from peft.tuners.tuners_utils import cast_adapter_dtype
 
-    refuse_parts_without_layers(model, config.target_modules)
-    found = target_modules(model, config.target_modules)
-    if not found:
-        raise UserError(
-            f"policy.lora.target_modules = {config.target_modules} matches no linear layer: use vision, projector or language"
-        )
+    found = adapted_layers(model, config.target_modules)
     quantise(model, quantised_layers(model, config.nf4), device or torch.device("cpu"))
-    settings = peft.LoraConfig(r=config.rank, lora_alpha=config.alpha, target_modules=found, lora_dropout=0.0)  # type: ignore[arg-type]
+    settings = peft.LoraConfig(
+        r=config.rank,
+        lora_alpha=config.alpha,
+        target_modules=found,
+        lora_dropout=0.0,
+        use_rslora=config.use_rslora,
+        use_dora=config.use_dora,
+    )
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)  # not torch.manual_seed, which also seeds every GPU
         peft.inject_adapter_in_model(settings, model)
     cast_adapter_dtype(model, "default")
+    for _, layer in _layers(model):  # by peft they are rounded as the weights are, and the model would not be itself
+        for dora in _dora_of(layer):
+            dora.weight.data = _lengths(layer.get_base_layer().weight.float())
+
+
+def _dora_of(layer: Any) -> list[Any]:
+    """What DoRA adds to a layer: `weight` [out], the lengths of the rows; nothing without it."""
+    return [module for name, module in layer.lora_magnitude_vector.items() if name == "default"]
+
+
+def _lengths(weight: torch.Tensor) -> torch.Tensor:
+    return torch.linalg.norm(weight, dim=1)
+
+
+def _adapted(layer: Any, weight: torch.Tensor) -> torch.Tensor:
+    """A layer's weight with its adapter worked in, as it computes."""
+    delta = layer.get_delta_weight("default")
+    for dora in _dora_of(layer):
+        turned = weight.to(delta.dtype) + delta
+        return ((dora.weight / _lengths(turned))[:, None] * turned).to(weight.dtype)
+    return weight + delta.to(weight.dtype)
 
 
 def is_adapter(name: str) -> bool:
@@ -142,6 +181,9 @@ def some_outputs(layer: Any, x: torch.Tensor, rows: torch.Tensor) -> torch.Tenso
         return found
     a, b = layer.lora_A["default"], layer.lora_B["default"].weight[rows]
     more = torch.nn.functional.linear(a(x.to(a.weight.dtype)), b) * layer.scaling["default"]
+    for dora in _dora_of(layer):
+        turned = layer.weight[rows].to(b.dtype) + layer.scaling["default"] * b @ a.weight
+        return ((dora.weight[rows] / _lengths(turned).detach()) * (found + more)).to(found.dtype)
     return (found + more).to(found.dtype)
 
 
@@ -161,7 +203,7 @@ def merged_weights(
         if quantised and own == "weight":
             value = quantised.weight
         if own == "weight" and owner != holder:
-            value = value + layers[owner].get_delta_weight("default").to(value.dtype)
+            value = _adapted(layers[owner], value)
         yield plain, value
 
 
@@ -184,9 +226,13 @@ def load_adapters(model: Any, folder: Path, names: Mapping[str, str] = MappingPr
         tensors = load_file(folder / WEIGHTS)
     except Exception as error:
         raise UserError(f"{folder} holds no adapters that can be read ({error}): was it saved without policy.lora?") from error
-    alpha, own = _settings(folder).get("lora_alpha"), model.peft_config["default"].lora_alpha
-    if alpha != own:
-        raise UserError(f"{folder}: its adapters were trained with policy.lora.alpha = {alpha!r}, not {own:g}: set that")
+    saved, mine = _settings(folder), model.peft_config["default"]
+    for name, called, default in (("alpha", "lora_alpha", None), *((way, way, False) for way in WAYS)):
+        if (theirs := saved.get(called, default)) != (own := getattr(mine, called)):
+            raise UserError(
+                f"{folder}: its adapters were trained with policy.lora.{name} = {json.dumps(theirs)}, not {json.dumps(own)}: "
+                "set that"
+            )
     ours = dict(_saved_names(model, {}))
     if tensors.keys() != ours.keys():
         ours = dict(_saved_names(model, names))
@@ -285,4 +331,5 @@ def _saved_names(model: torch.nn.Module, names: Mapping[str, str]) -> Iterator[t
     for name, p in model.named_parameters():
         if is_adapter(name):
             layer = name.partition(".lora_")[0]
-            yield f"base_model.model.{names.get(layer, layer)}{name.removeprefix(layer)}".replace(".default.", "."), p
+            rest = name.removeprefix(layer).replace(".lora_magnitude_vector.default.weight", ".lora_magnitude_vector")
+            yield f"base_model.model.{names.get(layer, layer)}{rest}".replace(".default.", "."), p

@@ -118,6 +118,10 @@ class Policy:
         """float32 [L]: the mean over the vocabulary of all tokens' log-probabilities in the state before each target."""
         raise UserError(f"{type(self).__name__} has no vocabulary over which a mean could be taken: use another algorithm")
 
+    def slopes(self, micro: Any, temperature: float) -> torch.Tensor:
+        """float32 [L]: the squared norm of the gradient of each target's log-probability with respect to the logits."""
+        raise UserError(f"{type(self).__name__} has no logits of words: use another algorithm")
+
     def parameters(self) -> Iterable[tuple[str, torch.nn.Parameter]]:
         """The trainable parameters by name, in a fixed order."""
         found: Iterable[tuple[str, torch.nn.Parameter]] = self.model.named_parameters()

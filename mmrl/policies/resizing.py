@@ -54,10 +54,18 @@ def _along(pictures: torch.Tensor, axis: int, size: int, mode: Mode) -> torch.Te
     """Resize one axis of uint8 pictures. Sums are of integers, so their order doesn't matter."""
     rows = pictures.transpose(axis, 2).contiguous()  # whole rows are copied many times as fast as single numbers
     found = rows.new_full((*rows.shape[:2], size, rows.shape[3]), 1 << (BITS - 1), dtype=torch.int32)
-    for places, weights in _taps(rows.shape[2], size, mode):
-        weight = torch.tensor(weights, dtype=torch.int32, device=rows.device)[:, None]
-        found.addcmul_(rows.index_select(2, torch.tensor(places, device=rows.device)).int(), weight)
+    for places, weights in _taps_on(rows.device, rows.shape[2], size, mode):
+        found.addcmul_(rows.index_select(2, places).int(), weights[:, None])
     return (found >> BITS).clamp_(0, 255).to(torch.uint8).transpose(axis, 2)
+
+
+@lru_cache(maxsize=64)
+def _taps_on(device: torch.device, before: int, after: int, mode: Mode) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """`_taps` on a device, where each call would wait for them."""
+    return [
+        (torch.tensor(places, device=device), torch.tensor(weights, dtype=torch.int32, device=device))
+        for places, weights in _taps(before, after, mode)
+    ]
 
 
 @lru_cache(maxsize=64)

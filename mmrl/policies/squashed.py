@@ -18,12 +18,14 @@ from mmrl.policies.acting.base import ActingPolicy
 from mmrl.policies.acting.guidance import Guidance
 from mmrl.policies.acting.observed import state_of
 from mmrl.policies.acting.options import Actions, Correction, Layer, PolicyOptions, Width
+from mmrl.policies.acting.planned import META, Planned
 from mmrl.policies.acting.randomness import CallRandomness
 from mmrl.policies.acting.saved_policy import SETTINGS, read_settings
 from mmrl.policies.actors import NoisyTanh, SquashedNormal
 from mmrl.policies.batches import ActionMicroBatch
 from mmrl.policies.eyes import features_of
 from mmrl.policies.load import saved_policy
+from mmrl.policies.planned_base import frozen_of, planned_base
 
 if TYPE_CHECKING:
     from mmrl.api.interfaces import Simulator
@@ -66,6 +68,7 @@ class Squashed(ActingPolicy):
 
     options_class = SquashedOptions
     trained_whole = True
+    unread = frozenset()  # the base may read them all
     reads_text = False
     remembers: ClassVar[bool] = True
     """An off-policy stage can learn it from what a memory keeps."""
@@ -89,8 +92,7 @@ class Squashed(ActingPolicy):
         place = source or (Path(config.model) if _check_model(config.model) else None)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            sizes: dict[str, Any] = {"hidden": self.hidden, "residual": self.residual}
-            actor = NoisyTanh(self.width, dims, noise=noise, **sizes) if noise else SquashedNormal(self.width, dims, **sizes)
+            actor = _actor_of(own, self.width)
         self.actor = actor.to(self.device)
         self.model, self.head = self.actor, self.actor  # type: ignore[assignment]  # its methods are called here alone
         if place:
@@ -100,6 +102,37 @@ class Squashed(ActingPolicy):
     def check(config: PolicyConfig) -> None:
         """Raise UserError for an invalid `model`, without making it."""
         _check_model(config.model)
+
+    @classmethod
+    def planned(cls, config: PolicyConfig) -> Planned:
+        own = cls.options_class(**config.options)
+        base = planned_base(Path(own.base), config) if own.base else None
+        width = (base.width if base else 0) + own.state + (own.dims if own.residual else 0)
+        with META:
+            actor = _actor_of(own, width)
+
+        def learn(rows: int, text: int, demonstrated: bool) -> torch.Tensor:
+            return torch.cat(actor.terms(torch.empty(rows, width, device=META)), -1)
+
+        def act(rows: int, text: int) -> None:
+            if base:
+                base.call(rows, text)
+            learn(rows, text, False)
+
+        return Planned(
+            model=actor,
+            width=width,
+            chunk=1,
+            steps=1,
+            pictures=base.pictures if base else 0,
+            pixels=base.pixels if base else 0,
+            prefix=lambda text: 0,
+            tokens=lambda text, demonstrated: 1,
+            act=act,
+            learn=learn,
+            frozen=frozen_of(base) if base else None,
+            reads_text=bool(base and base.reads_text),
+        )
 
     def settings(self) -> Mapping[str, Any]:
         found = {"kind": "squashed", "model": "mlp", "dims": self.dims, "state": self.state, "base": self.where}
@@ -204,6 +237,12 @@ class Squashed(ActingPolicy):
             carried_out = track.actions_TKA[:, 0].to(actions).clamp(-1, 1)
             actions = torch.where(track.corrected_T.to(actions.device)[:, None], carried_out, actions)
         return torch.cat([features, self.remembered(last)]), actions
+
+
+def _actor_of(own: SquashedOptions, width: int) -> NoisyTanh | SquashedNormal:
+    """The perceptron. width: of the features."""
+    sizes: dict[str, Any] = {"hidden": list(own.hidden), "residual": float(own.residual)}
+    return NoisyTanh(width, own.dims, noise=own.noise, **sizes) if own.noise else SquashedNormal(width, own.dims, **sizes)
 
 
 def _check_model(model: str) -> bool:

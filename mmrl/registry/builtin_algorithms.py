@@ -262,6 +262,14 @@ def _with_models() -> list[AlgorithmSpec]:
             paper="Schulman et al., Proximal Policy Optimization Algorithms, section 3, arXiv 1707.06347",
         ),
         AlgorithmSpec(
+            id="bi-level-gae",
+            target="mmrl.algorithms.gae:bi_level_gae",
+            options={"gamma": 1.0, "turn_gamma": 0.95, "lam": 1.0, "clip_low": 0.2, "clip_high": 0.2},
+            bounds={"gamma": SHARE, "turn_gamma": SHARE, "lam": SHARE},
+            summary="PPO for episodes of several turns: advantages from turn to turn, and from token to token within each",
+            paper="Wang et al., VAGEN, arXiv 2510.16907",
+        ),
+        AlgorithmSpec(
             id="dppo",
             target="mmrl.algorithms.denoising:denoising_gae",
             options={"gamma": 0.99, "lam": 0.95, "denoising_gamma": 0.99, "clip": 0.01, "first_clip": 0.001, "clip_rate": 3.0},

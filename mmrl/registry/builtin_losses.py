@@ -13,7 +13,7 @@ OFF_OR_ABOVE_1 = Bounds(above=1, off=0)
 
 
 def specs() -> list[AlgorithmSpec]:
-    return [*_of_trust_regions(), *_of_sequences(), *_of_covariances(), *_of_baselines()]
+    return [*_of_trust_regions(), *_of_sequences(), *_of_covariances(), *_of_baselines(), *_of_told_policies()]
 
 
 def _of_trust_regions() -> list[AlgorithmSpec]:
@@ -132,6 +132,12 @@ def _of_baselines() -> list[AlgorithmSpec]:
             paper="Hao et al., On-Policy RL with Optimal Reward Baseline (OPO), arXiv 2505.23585",
         ),
         AlgorithmSpec(
+            id="otb",
+            target=BASELINES + "optimal_token_baseline",
+            summary="Each token's reward to go minus the group's mean at its place, weighted by energy: the least variance",
+            paper="Li et al., The Optimal Token Baseline (OTB), arXiv 2602.07078",
+        ),
+        AlgorithmSpec(
             id="grpo-passk",
             target=BASELINES + "best_of_group",
             options={"scale": "group"},
@@ -145,5 +151,28 @@ def _of_baselines() -> list[AlgorithmSpec]:
             loss="mmrl.algorithms.loss:policy_gradient",
             summary="REINFORCE with the group's mean as baseline, scaled up for the groups that teach nothing",
             paper="Chu et al., GPG: A Simple and Strong RL Baseline for Model Reasoning, arXiv 2504.02546",
+        ),
+    ]
+
+
+def _of_told_policies() -> list[AlgorithmSpec]:
+    """Algorithms in which the policy that was told the answer says which tokens matter."""
+    told = "mmrl.algorithms.self_distillation:"
+    return [
+        AlgorithmSpec(
+            id="rlsd",
+            target=told + "evidence_weighted",
+            options={"weight": 0.5, "last_weight": 0.5, "weight_clip": 0.2},
+            bounds={"weight": SHARE, "last_weight": SHARE, "weight_clip": Bounds(low=1e-6, high=1)},
+            summary="GRPO with more credit for the tokens that knowing the answer speaks for, or in failures against",
+            paper="Yang et al., Self-Distilled RLVR (RLSD), arXiv 2604.03128",
+        ),
+        AlgorithmSpec(
+            id="sdar",
+            target=told + "gated",
+            options={"told_weight": 0.1, "sharpness": 5.0},
+            bounds={"told_weight": POSITIVE, "sharpness": NOT_NEGATIVE},
+            summary="GRPO, and beside it distillation from the policy that knows the answer, for the tokens that it prefers",
+            paper="Lu et al., Self-Distilled Agentic Reinforcement Learning (SDAR), arXiv 2605.15155; told gold answers",
         ),
     ]

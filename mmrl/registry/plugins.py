@@ -177,20 +177,22 @@ class Registry:
                 raise UserError(f"{what}: {error}") from error
 
     def make_simulator(self, simulation: Simulation, num_envs: int, device: str) -> Simulator:
-        """Make the simulator of a task with its spec's options, overridden by the task's. Also raises UserError if the task
-        rewards a part that the simulator doesn't have."""
+        """Make the simulator of a task with its spec's options, overridden by the task's. See `check_simulator`."""
         if not simulation.simulator:
             raise UserError("the task has no simulator, only demonstrations: train it with an sft stage")
         spec, kind, options = self.check_simulator(simulation)
-        with build_errors(f"simulator {spec.id!r}", kind, options):
-            simulator = kind(num_envs=num_envs, device=device, **options)
+        try:
+            with build_errors(f"simulator {spec.id!r}", kind, options):
+                simulator = kind(num_envs=num_envs, device=device, **options)
+        except PluginError as error:  # of this machine, more often than of the plugin: no driver, no display, no assets
+            raise UserError(f"{error}: see mmrl doctor, or where it is raised by mmrl check {spec.id}") from error.__cause__
         if lacks := missing_methods(spec, simulator):
             raise PluginError(f"simulator {spec.id!r}: {lacks}")
         return simulator  # type: ignore[no-any-return]
 
     def check_simulator(self, simulation: Simulation) -> tuple[SimulatorSpec, Any, dict[str, Any]]:
-        """(spec, target, options) of a task's simulator. Raises UserError as `make_simulator`, as far as is known without making
-        one."""
+        """(spec, target, options) of a task's simulator. Raises UserError, without making one, if it is unknown, has screens, or
+        lacks an option or a part that the task rewards."""
         spec = self.get("simulators", simulation.simulator)
         if spec.screens:
             raise UserError(f"simulator {spec.id!r} has screens, for policies that write text: name one that policies can act in")

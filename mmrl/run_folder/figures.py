@@ -32,6 +32,16 @@ def unit_of(*metrics: str) -> str:
     return "%" if metrics and SHARES.keys() >= {*metrics} else ""
 
 
+def help_text(extra: Mapping[str, Any]) -> str:
+    """What is to be known of a figure of episodes in some of which another than the policy acted, such as a person; empty if none
+    did. extra: of the evaluation."""
+    if not (share := extra.get("episode/intervened")):
+        return ""
+    alone = extra.get("episode/success_alone")
+    rest = f"{alone:.3f} in the others" if alone is not None else "there are no others"
+    return f"another took over in {share:.0%} of the episodes, whose success is not the policy's alone: {rest}"
+
+
 def interval_text(low: float | None, high: float | None) -> str:
     """The bounds of an interval, to three decimals. Unknown ones are infinite, and None in a run folder."""
     known = low is not None and high is not None and math.isfinite(high - low)

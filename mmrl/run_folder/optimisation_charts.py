@@ -32,11 +32,19 @@ OPTIMISATION = (
         hint="Share of tokens whose ratio was clipped. Above about 20%, steps are too large.",
     ),
     Chart(
-        title="Groups without spread",
-        keys=("zero_std_share",),
+        title="Tokens chosen",
+        keys=("credit/token_share", "chosen_share"),
         unit="%",
         zero=True,
-        hint="All completions of the group have the same score, so it teaches nothing. Harder or easier prompts help.",
+        hint="Share of the trained tokens with credit, as by vppo, d3s or entropy_share, or that clip-cov and kl-cov single out.",
+    ),
+    Chart(
+        title="Groups without spread",
+        keys=("zero_std_share", "uncredited_share"),
+        unit="%",
+        zero=True,
+        hint="All completions of the group have the same score, so it teaches nothing. Harder or easier prompts help. "
+        "Uncredited: scores differ, but the algorithm has no use for them.",
     ),
     Chart(
         title="Groups without spread, by task",
@@ -59,6 +67,14 @@ OPTIMISATION = (
         zero=True,
         hint="All sampled groups; of these, those helped by a hint, with the gold completion, and of replayed prompts.",
     ),
+    Chart(
+        title="Agreement of votes",
+        keys=("votes/agreement",),
+        unit="%",
+        zero=True,
+        hint="Share of a group's votes for its most frequent answer. It may rise towards a wrong one: watch evaluations.",
+    ),
+    Chart(title="Voters", keys=("votes/voters",), zero=True, hint="Answers of a group that could be read, and so voted."),
     Chart(
         title="Share of the prompts, by task",
         keys=("task/*/share",),

@@ -278,6 +278,10 @@ class AlarmMonitor:
         if (share := self.history.recent("zero_std_share", LONG)) is None:
             return []
         what = f"{LONG} steps in a row taught nothing" if share == 1 else f"{share:.0%} of {LONG} steps' groups taught nothing"
+        if (self.history.recent("uncredited_share", LONG, at_least=1) or 0.0) > share / 2:
+            what += ": rewards differed, but the algorithm gave no completion credit"
+            cure = "read which completions it credits (docs/algorithms.md): grpo-passk only a best one that is alone; or use grpo"
+            return self._check("zero_std", share, what, cure)
         what += ": every completion of a prompt scored the same"
         if _is_number(reward := metrics.get("reward/mean")):
             what += f" (reward {reward:.3g} on average)"

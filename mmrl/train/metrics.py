@@ -73,6 +73,7 @@ def rl_metrics(rollouts: Sequence[Rollout], scores: Sequence[Score], advantages:
         "length/truncated_share": _mean([r.status.is_truncated for r in rollouts]),
         "judge/failed_share": _mean([s.failed for s in scores]),
         "zero_std_share": zero_std_share(rollouts, advantages),
+        "uncredited_share": uncredited_share(rollouts, scores, advantages),
     }
     for name in sorted({name for r in rollouts for name in r.outcome}):
         metrics[f"episode/{name}"] = _mean([r.outcome[name] for r in rollouts if name in r.outcome])
@@ -104,11 +105,31 @@ def zero_std_share(rollouts: Sequence[Rollout], advantages: torch.Tensor) -> flo
 
     advantages: [N] or [N, T].
     """
+    return _mean([not taught for taught in _taught(rollouts, advantages).values()])
+
+
+def uncredited_share(rollouts: Sequence[Rollout], scores: Sequence[Score], advantages: torch.Tensor) -> float:
+    """Share of groups that teach nothing although their rewards differ; advantages as for `zero_std_share`."""
+    paid: dict[int, list[float]] = {}
+    for rollout, score in zip(rollouts, scores, strict=True):
+        paid.setdefault(rollout.group, []).extend(_paid([rollout], [score]))
+    differ = {group: bool(values) and max(values) > min(values) for group, values in paid.items()}
+    return _mean([differ[group] and not taught for group, taught in _taught(rollouts, advantages).items()])
+
+
+def _taught(rollouts: Sequence[Rollout], advantages: torch.Tensor) -> Mapping[int, bool]:
+    """Group -> whether a rollout of it has an advantage other than 0."""
     nonzero = advantages.nan_to_num(0.0) != 0
     taught: dict[int, bool] = {}
     for rollout, teaches in zip(rollouts, (nonzero if nonzero.ndim == 1 else nonzero.any(1)).tolist(), strict=True):
         taught[rollout.group] = taught.get(rollout.group, False) or teaches
-    return _mean([not t for t in taught.values()])
+    return taught
+
+
+def credit_share(advantages_NT: torch.Tensor, mask_NT: torch.Tensor) -> float:
+    """Share of the trained tokens whose credit isn't 0; those of rollouts that are left out, whose credit is NaN, don't count."""
+    there_NT = mask_NT & ~advantages_NT.isnan()
+    return int((there_NT & (advantages_NT != 0)).sum()) / max(1, int(there_NT.sum()))
 
 
 def most_common_share(rollouts: Sequence[Rollout]) -> float | None:

@@ -9,6 +9,7 @@ from mmrl.algorithms.loss import negative_log_likelihood, policy_gradient
 from mmrl.algorithms.presets import settings_of
 from mmrl.api.interfaces import Task
 from mmrl.config.sections import RlStage
+from mmrl.rollout.environments import has_environment
 from mmrl.train.setup import Setup
 
 
@@ -30,17 +31,23 @@ def remarks(setup: Setup) -> list[str]:
                 found.append(f"{where}.noisy: {what}, so completions of noisy images count as if sampled from the clean ones")
         if loss is clipped_covariance and (own := settings_of(algorithm.loss))["low"] >= own["high"]:
             found.append(f"{where}.settings.low isn't below settings.high: {stage.algorithm} leaves out no token")
-        undiscounted = getattr(algorithm.advantage, "keywords", {}).get("gamma", 1.0) == 1.0
+        given = getattr(algorithm.advantage, "keywords", {})
+        discount = "turn_gamma" if "turn_gamma" in given else "gamma"
+        undiscounted = given.get(discount, 1.0) == 1.0
         if "bootstrap_N" in algorithm.needs and undiscounted and has_soft_time_limit(setup.tasks):
             found.append(
-                f"{where}.settings.gamma is 1: an episode that the time limit truncates is valued as if it went on, so being "
-                "slow costs nothing: set gamma = 0.99 or less, or the task's time_limit_terminates = true"
+                f"{where}.settings.{discount} is 1: an episode that the time limit truncates is valued as if it went on, so "
+                f"being slow costs nothing: set {discount} = 0.99 or less, or the task's time_limit_terminates = true"
             )
         if stage.critic and stage.critic.bootstrap == "always" and undiscounted:
             found.append(
-                f'{where}.critic.bootstrap = "always" with settings.gamma = 1: no value is ever that of an end, so values can '
-                "drift without bound: set gamma = 0.99 or less"
+                f'{where}.critic.bootstrap = "always" with settings.{discount} = 1: no value is ever that of an end, so values '
+                f"can drift without bound: set {discount} = 0.99 or less"
             )
+        if given.get("weight") == given.get("last_weight") == 0 and "told_logprobs_NT" in algorithm.needs:
+            found.append(f"{where}.settings: with a weight of 0 from the first step to the last, {stage.algorithm} is grpo")
+        if "turns_NT" in algorithm.needs:
+            found += within_turns(setup, stage, where, given)
         in_loss = stage.kl_coef and stage.kl_in == "loss"
         if in_loss and stage.kl_estimator == "k1" and not stage.kl_bias_correction:
             found.append(f'{where}.kl_estimator = "k1" has no gradient on average in the loss: use k2 or k3, or kl_in = "reward"')
@@ -53,6 +60,17 @@ def remarks(setup: Setup) -> list[str]:
         if stage.kl_coef and stage.kl_in == "reward" and not {"rewards_N", "rewards_NT"} & set(algorithm.needs):
             found.append(f'{where}.kl_in = "reward": {stage.algorithm} uses only the verifiers\' scores: set kl_in = "loss"')
     return found
+
+
+def within_turns(setup: Setup, stage: RlStage, where: str, given: Mapping[str, float]) -> list[str]:
+    """Warnings about settings with which credit from turn to turn is that from token to token. given: settings of the
+    advantage."""
+    tasks = [setup.tasks[label] for label in setup.config.weights(stage)]
+    if not any(task.simulation is not None or has_environment(task) for task in tasks):
+        return [f"{where}: an answer of these tasks is one turn, so that {stage.algorithm} is ppo and turn_gamma has no effect"]
+    if given["gamma"] == given["turn_gamma"] == given["lam"] == 1:
+        return [f"{where}.settings: with gamma, turn_gamma and lam all 1, {stage.algorithm} is ppo: set turn_gamma = 0.95"]
+    return []
 
 
 def few_held_out(setup: Setup) -> list[str]:

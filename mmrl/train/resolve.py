@@ -30,6 +30,7 @@ from mmrl.policies.load import token_kind
 from mmrl.registry import plugins
 from mmrl.train.checks.compute import check_compute
 from mmrl.train.checks.experts import check_experts
+from mmrl.train.checks.gold_rewards import check_answers_known
 from mmrl.train.checks.images import check_changed_images, check_images_shown
 from mmrl.train.checks.of_plugins import check_plugin_stage, plugin_alarms
 from mmrl.train.checks.off_policy import check_off_policy, check_recap
@@ -95,6 +96,8 @@ def resolve(config: RunConfig, train: bool = True) -> Setup:
             check_prompts(label, stage, items, simulators.get(label))
         if isinstance(stage, RlStage) and train:
             check_images_shown(config, number, stage, splits)
+            assert algorithm is not None
+            check_answers_known(config, number, stage, algorithm, tasks, splits)
     check_evaluated(config.evaluate, splits, simulators)
     check_trackers(config.record)
     return Setup(

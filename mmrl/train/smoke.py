@@ -22,7 +22,7 @@ def is_tiny(model: str) -> bool:
     return model.startswith("tiny:") or 0 < sum(file.stat().st_size for file in Path(model).glob("*.safetensors")) < TINY
 
 
-OF_VLLM = frozenset({"sampler", "gpu_memory_utilization", "sleep_mode", "sleep_level", "tensor_parallel", "vllm"})
+OF_VLLM = frozenset({"sampler", "gpu_memory_utilization", "sleep_mode", "sleep_level", "tensor_parallel", "model_runner", "vllm"})
 """Keys of `[compute]` that are about vLLM."""
 
 
@@ -67,7 +67,8 @@ def smoke(config: RunConfig) -> RunConfig:
         if (teacher := teacher_of(full)) and not teacher.startswith("tiny:"):
             stage["teacher"] = data["policy"]["model"]
         for rule in stage.get("rules", []):
-            rule["options"] = _small_verifier(rule.get("options", {}))
+            smaller = plugins.registry().get("sampling_rules", rule["id"]).smoke
+            rule["options"] = {**_small_verifier(rule.get("options", {})), **smaller}
     for task in data["tasks"]:
         if isinstance(teacher := task.get("options", {}).get("teacher"), dict):
             task["options"]["teacher"] = _small_verifier(teacher)

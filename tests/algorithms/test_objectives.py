@@ -78,7 +78,7 @@ def test_loss_and_gradient_are_theirs(row):
     rollout, lengths = mask.nonzero()[:, 0], mask.sum(1)
     logprobs = table["logprobs"].requires_grad_()
     inputs = made(logprobs[mask], table["old"][mask], table["advantages"][mask], rollout, lengths)
-    loss, cut = algorithm.loss(inputs, *measured_for(algorithm, inputs))
+    loss, cut, *_ = algorithm.loss(inputs, *measured_for(algorithm, inputs))
     if mask_kl is not None:
         left_out = drifted(inputs, inputs.old_logprobs_L, mask_kl)
         assert 0 < left_out.sum() < len(left_out)
@@ -218,13 +218,14 @@ def test_clip_cov_leaves_out_some_tokens_of_the_band_the_same_in_every_micro_bat
     inputs = random_batch(7)
     batch, places = whole_batch(inputs)
     plain, before = clipped_surrogate(inputs)
-    loss, cut = clipped_covariance(inputs, batch, places, share=0.05, low=0.2, high=2.0)
+    loss, cut, chosen = clipped_covariance(inputs, batch, places, share=0.05, low=0.2, high=2.0)
     credit, logprobs = inputs.advantages_L, inputs.logprobs_L.detach()
     covariance = (credit - credit.mean()) * (logprobs - logprobs.mean())
     band = (covariance > 0.2) & (covariance < 2.0) & (before == 0)
     left_out = (loss == 0) & (plain != 0)
     assert left_out.sum() == 20 < band.sum() and not (left_out & ~band).any()
     assert torch.equal(cut, before.maximum(left_out.float())) and torch.equal(loss[~left_out], plain[~left_out])
+    assert torch.equal(chosen, left_out.float())
     half = slice(0, 200)
     part = made(*(x[half] for x in (inputs.logprobs_L, inputs.old_logprobs_L, credit, inputs.rollout_L)))
     assert torch.equal(clipped_covariance(part, batch, places[half], share=0.05, low=0.2, high=2.0)[0], loss[half])
@@ -233,7 +234,7 @@ def test_clip_cov_leaves_out_some_tokens_of_the_band_the_same_in_every_micro_bat
 
 def test_kl_cov_penalises_the_largest_covariances():
     inputs = random_batch(8)
-    loss, cut = covariance_penalty(inputs, *whole_batch(inputs), share=0.01, penalty=3.0)
+    loss, cut, chosen = covariance_penalty(inputs, *whole_batch(inputs), share=0.01, penalty=3.0)
     credit, logprobs = inputs.advantages_L, inputs.logprobs_L.detach()
     log_ratio = logprobs - inputs.old_logprobs_L
     covariance = (credit - credit.mean()) * (logprobs - logprobs.mean())
@@ -241,10 +242,12 @@ def test_kl_cov_penalises_the_largest_covariances():
     expected = [
         -math.exp(log_ratio[i]) * credit[i].item() + (3.0 * abs(log_ratio[i].item()) if i in ranked else 0.0) for i in range(400)
     ]
-    assert loss.tolist() == pytest.approx(expected) and not cut.any()
+    assert loss.tolist() == pytest.approx(expected) and not cut.any() and {*chosen.nonzero()[:, 0].tolist()} == ranked
     same = made(logprobs.requires_grad_(), inputs.old_logprobs_L, torch.ones(400), inputs.rollout_L)
-    loss, _ = covariance_penalty(same, *whole_batch(same), share=0.01, penalty=3.0)
-    assert loss.tolist() == pytest.approx((-log_ratio.exp()).tolist()), "without spread no token has a covariance above 0"
+    loss, _, chosen = covariance_penalty(same, *whole_batch(same), share=0.01, penalty=3.0)
+    assert loss.tolist() == pytest.approx((-log_ratio.exp()).tolist()) and not chosen.any(), (
+        "without spread no token has a covariance above 0"
+    )
 
 
 def test_gspo_token_reaches_each_token_by_itself():

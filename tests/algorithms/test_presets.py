@@ -31,6 +31,7 @@ BUILT_IN = [
     *(
         "archer",
         "awr",
+        "bi-level-gae",
         "cispo",
         "clip-cov",
         "d3s",
@@ -60,6 +61,7 @@ BUILT_IN = [
         "nsr",
         "opd",
         "opo",
+        "otb",
         "pacs",
     ),
     *(
@@ -70,8 +72,10 @@ BUILT_IN = [
         "reinforce++-baseline",
         "remax",
         "rloo",
+        "rlsd",
         "rover",
         "sapo",
+        "sdar",
         "stable-reinforce",
         "trajectory-grpo",
         "vespo",
@@ -120,7 +124,7 @@ def plugin(site):
 
 
 def test_the_built_in_algorithms_are_these():
-    assert sorted(Registry(entry_points=[]).specs("algorithms")) == BUILT_IN and len(BUILT_IN) == 44
+    assert sorted(Registry(entry_points=[]).specs("algorithms")) == BUILT_IN and len(BUILT_IN) == 48
 
 
 def test_settings_reach_the_function_that_has_them():
@@ -238,7 +242,7 @@ def test_signals_are_positional_and_settings_are_not():
     assert settings_of(group_relative) == {"scale": "group", "biased": False, "epsilon": 1e-4}
     assert load_algorithm("grpo", {}).compares and not load_algorithm("grpo", {}).has_critic
     assert load_algorithm("ppo", {}).has_critic and not load_algorithm("ppo", {}).compares
-    assert {a for a in BUILT_IN if load_algorithm(a, {}).has_critic} == {"archer", "ppo", "digirl", "dppo"}
+    assert {a for a in BUILT_IN if load_algorithm(a, {}).has_critic} == {"archer", "bi-level-gae", "ppo", "digirl", "dppo"}
 
 
 # -- advantages that can't be used ------------------------------------------------------------------------------------------

@@ -156,9 +156,9 @@ UNITS = [
 @pytest.mark.parametrize("unit", UNITS)
 def test_deciding_takes_no_time_itself(unit):
     for before in ("", "$", "^{", "$^", "$9", "exp("):
-        start = time.monotonic()
+        start = time.process_time()
         is_too_expensive(before + unit * ((MAX_MATH - len(before)) // len(unit)))
-        assert time.monotonic() - start < 0.5
+        assert time.process_time() - start < 0.5
 
 
 def test_without_math_verify_it_says_what_to_install():

@@ -64,7 +64,8 @@ def test_metrics_are_apart_by_the_largest_relative_difference():
         _apart({"loss": 1.0, "kl": 0.0}, {"loss": 1.0})
 
 
-CASES = ["GRPO", "acting, tokens", "SmolVLA", "resume", "padded prompts", *(f"family {f}" for f in tiny.FAMILIES)]
+CASES = ["GRPO", "acting, tokens", "SmolVLA", "resume", "padded prompts", "self-play"]
+CASES += ["family mllama", *(f"family {f}" for f in tiny.FAMILIES)]
 LONG = ("gemma3n", "gemma4", "phi4_multimodal")
 """Families whose rows take seconds."""
 

@@ -326,7 +326,7 @@ def test_what_a_simulator_raises_and_warns_of_is_told_as_here(ray):
         error.value.__cause__
     )
     there.close()
-    with pytest.raises(PluginError, match=r"^simulator 'odd/unmade', made with \{\}, raised RuntimeError: no assets$"):
+    with pytest.raises(UserError, match=r"^simulator 'odd/unmade', made with \{\}, raised RuntimeError: no assets: see "):
         ActorSimulator(Simulation(simulator="odd/unmade"), 2, 2, 60.0)
     await_(lambda: not of_ray("SimulatorActor"))
     with pytest.raises(UserError, match=r"simulator 'dial/dial' has no option 'sise'. Did you mean 'size'\?"):

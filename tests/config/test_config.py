@@ -309,8 +309,8 @@ def test_tables_within_tables_without_end_are_one_line():
 
 
 def test_a_key_that_is_abbreviated_by_its_initials_is_suggested():
-    with pytest.raises(UserError, match=r"^run file: unknown key 'stages\.1\.lr': did you mean 'learning_rate'\?$"):
-        configs.parse_config(GOOD, ["stages.1.lr=1e-4"])
+    with pytest.raises(UserError, match=r"^run file: unknown key 'stages\.1\.wd': did you mean 'weight_decay'\?$"):
+        configs.parse_config(GOOD, ["stages.1.wd=1"])
 
 
 def test_the_last_item_of_a_list_is_minus_one_and_no_item_is_beyond():

@@ -202,3 +202,18 @@ def test_no_weights_are_made(monkeypatch):
     before = torch.get_rng_state()
     check_parts(run({"parts": [{"match": "vision", **FREEZE}]}))
     assert torch.equal(before, torch.get_rng_state())
+
+
+def test_weights_that_only_make_ids_of_pictures_are_not_trained():
+    """As of Emu3: no gradient reaches them, so the stage would train nothing, and say nothing."""
+
+    def build(_):
+        layers = {"vqmodel": torch.nn.Linear(2, 2), "language_model": torch.nn.Linear(2, 2)}
+        return torch.nn.ModuleDict({"model": torch.nn.ModuleDict(layers), "lm_head": torch.nn.Linear(2, 2)})
+
+    others = [{"match": "language", **FREEZE}, {"match": "head", **FREEZE}]
+    check_parts(run({"parts": [{"match": "vision", **FREEZE}]}), build=build)
+    with pytest.raises(UserError, match=r"^stages\.0\.parts match 'vision' has only weights that make ids .*: no gradient flows"):
+        check_parts(run({"parts": [{"match": "vision", "learning_rate": 1e-5}, *others]}), build=build)
+    with pytest.raises(UserError, match=r"^stages\.0\.parts leaves nothing to train: freeze less$"):
+        check_parts(run({"parts": others}), build=build)

@@ -3,6 +3,8 @@ processes of its own."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 import runs
@@ -44,6 +46,8 @@ POLICIES = {
     "diffusion": ("chunk", {"kind": "diffusion", "model": "tiny:diffusion:width=8,horizon=4,times=2"}),
     "openvla": ("token", {"kind": "vla", "model": "tiny:openvla:hidden=32,layers=1", "options": {}}),
 }
+SIZES = {"act": 64}
+"""Pixels, where a policy wants them exactly."""
 CHUNKED = {"chunk": 2, "state": 8, "steps": 2}
 
 
@@ -54,14 +58,18 @@ def figures(folder, device, ratio, policy, critic=PPO["critic"], **simulate):
     }
     data = {
         "policy": {**policy, "options": options, "device": device},
-        "tasks": [REACH],
+        "tasks": [{**REACH, "options": {**REACH["options"], "size": SIZES.get(policy["kind"], 56)}}],
         "simulate": {"num_envs": 4, **simulate},
         "stages": [SFT, {**PPO, "critic": critic, "ratio": ratio, "credit": ratio}],
         "evaluate": {"num_prompts": 0},
         "record": {"rollouts_every": 1, "trackers": []},
         "generate": {},
     }
-    found = runs.rows(runs.run(runs.toy_config(folder, **data)))
+    return metrics_of(runs.run(runs.toy_config(folder, **data)))
+
+
+def metrics_of(folder):
+    found = runs.rows(folder)
     clock = ("time/", "memory/", "simulator/", "policy/")
     return {
         (row["step"], name): value
@@ -79,6 +87,20 @@ def test_a_policy_learns_on_a_simulator_beside_it_as_on_the_cpu(device, tmp_path
     here = figures(tmp_path / "here", "cpu", *POLICIES[name])
     assert there == pytest.approx(here, abs=1e-4, rel=1e-3)
     assert any(value for (_, what), value in there.items() if what == "grad_norm"), "nothing was learned"
+
+
+def test_what_another_did_is_remembered_as_on_the_cpu(device, tmp_path, monkeypatch):
+    monkeypatch.setenv("MMRL_PLUGIN_FILES", str(Path(runs.__file__).with_name("dial.py")))
+    stage = {"kind": "off-policy", "steps": 2, "prompts_per_step": 4, "updates": 1, "batch_size": 16, "critics": 2, "hidden": [8]}
+    task = {"id": "dial/turn", "options": {"n": 99, "helps": 0.3, "reward": "stages", "stages": {"success": 1.0}}}
+    found = []
+    for place in ("cuda", "cpu"):
+        policy = {"kind": "squashed", "model": "mlp", "options": {"dims": 2, "state": 2, "hidden": [8]}, "device": place}
+        data = {"policy": policy, "tasks": [task | {"verifiers": {"dial/success": 0.0}}], "stages": [stage]}
+        data |= {"simulate": {"num_envs": 4}, "evaluate": {"num_prompts": 0}, "record": {"trackers": []}, "generate": {}}
+        found.append(metrics_of(runs.run(runs.toy_config(tmp_path / place, **data))))
+    assert found[0] == pytest.approx(found[1], abs=1e-4, rel=1e-3)
+    assert found[0][2, "episode/intervened_share"] > 0 and found[0][2, "off_policy/offline"] > 0
 
 
 @pytest.mark.parametrize("learner, acting", [("cpu", "cuda"), ("cuda", "cpu")])

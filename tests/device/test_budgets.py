@@ -19,9 +19,12 @@ from mmrl.api.simulators.processes.simulator import ProcessSimulator
 from mmrl.api.simulators.types import ActionSpec
 from mmrl.config.load import parse_config
 from mmrl.config.sections import OffPolicyStage, PolicyConfig, SimulateConfig
+from mmrl.policies.act.ensemble import Ensemble
 from mmrl.policies.actors import NoisyTanh, SquashedNormal
+from mmrl.policies.resizing import resize
 from mmrl.policies.vlm import families
 from mmrl.policies.vlm.vlm import VLM
+from mmrl.policies.xvla.pictures import framed
 from mmrl.registry import plugins
 from mmrl.rollout.generate.local import LOOK_EVERY, LocalGenerator
 from mmrl.rollout.generate.sampling import SamplingParams
@@ -115,6 +118,14 @@ def test_the_sampler_waits_once_in_so_many_tokens(device, policy):
     assert costs[1] == BUDGETS["a call"]
     assert each(costs[1], costs[LOOK_EVERY - 1], LOOK_EVERY - 2) == BUDGETS["a token"]
     assert each(costs[LOOK_EVERY + 1], costs[3 * LOOK_EVERY + 1], 2) == BUDGETS["a look"]
+
+
+def test_what_each_call_of_a_policy_needs_beside_its_observation_is_there_already(device):
+    pictures, predicted = torch.zeros(2, 30, 40, 3, dtype=torch.uint8, device="cuda"), torch.zeros(6, 4, 2, device="cuda")
+    assert cost(device, resize, pictures.permute(0, 3, 1, 2), 20, 20) == (0, 0)
+    assert cost(device, framed, pictures, 1.0, (16, 16), "published", True) == (0, 0)
+    mean, seeds = Ensemble(0.01, 4), torch.arange(6)
+    assert cost(device, mean, seeds, torch.zeros(6, dtype=torch.int64), predicted) == (0, 1), "one copy for all episodes"
 
 
 def packed(policy, budget):

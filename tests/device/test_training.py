@@ -17,6 +17,7 @@ RL = {"kind": "rl", "steps": 2, "prompts_per_step": 3, "group_size": 4, "learnin
 PPO = {**RL, "algorithm": "ppo", "steps": 1, "minibatches": 2, "epochs": 2, "entropy_coef": 0.01}
 CRITIC = {"hidden_sizes": [8], "learning_rate": 1e-3}
 MIXED = {"id": "shares/mixed", "options": {"kinds": ["text", "picture", "two", "large"]}}
+LESS = {"masked": 0.5, "patch": 14, "coef": 0.1}
 CASES = {
     "mean weights, a reference and an evaluation": {
         "stages": [
@@ -38,8 +39,24 @@ CASES = {
         "generate": {"max_tokens": 4, "max_turns": 2},
         "stages": [
             {**RL, "steps": 1, "algorithm": "trajectory-grpo"},
+            {**RL, "steps": 1, "algorithm": "gigpo"},
             {**RL, "kind": "distill", "teacher": f"{MODEL},seed=7", "steps": 1},
         ],
+    },
+    "masked and noisy pictures, and losses of all tokens": {
+        "stages": [
+            {**RL, "steps": 1, "algorithm": "vppo", "perception": LESS},
+            {**RL, "steps": 1, "algorithm": "clip-cov", "minibatches": 2, "perception": {"gradient": "both", **LESS}},
+            {**RL, "steps": 1, "algorithm": "real", "minibatches": 2, "noisy": {"share": 0.5, "level": 300}},
+        ]
+    },
+    "routes that are replayed, and the balance of experts": {
+        "policy": {"model": "tiny:qwen3_vl_moe:hidden=32,layers=2"},
+        "stages": [
+            {**RL, "steps": 1, "experts": {"router_replay": "R3", "aux_loss_coef": 0.1, "z_loss_coef": 0.1}},
+            {**RL, "steps": 1, "epochs": 2, "minibatches": 2, "experts": {"router_replay": "R2"}},
+        ],
+        "train": {"threads": 1, "gradient_checkpointing": True},
     },
 }  # fmt: skip
 EXACT = 1e-4

@@ -42,6 +42,7 @@ SECTIONS: list[tuple[str, type[sections.Section]]] = [
     ("[stages.entropy_control]", sections.EntropyConfig),
     ("[stages.perception]", sections.PerceptionConfig),
     ("[stages.noisy]", sections.NoisyConfig),
+    ("[stages.consistency]", sections.ConsistencyConfig),
     ("[[stages.rules]]", sections.RuleConfig),
     ("[stages.length]", sections.LengthConfig),
     ("[stages.condition]", sections.ConditionConfig),

@@ -53,7 +53,7 @@ RUN_FILE = """
 name = "shades"
 seed = 5
 [policy]
-model = "tiny:qwen2_5_vl"
+model = "tiny:qwen2_5_vl:hidden=32,layers=1"
 [[tasks]]
 id = "shades/name"
 [[stages]]
@@ -98,7 +98,7 @@ condition = {}
 kind = "distill"
 steps = 1
 prompts_per_step = 2
-teacher = "tiny:qwen2_5_vl:hidden=128,seed=9"
+teacher = "tiny:qwen2_5_vl:hidden=32,layers=1,seed=9"
 """
 """What RUN_FILE has no use for."""
 ACTS = """
@@ -110,7 +110,7 @@ evaluate = {num_prompts = 4}
 """
 IMPROVES = """
 name = "dial"
-policy = {kind = "robotics/small", model = "mlp", options = {dims = 2, state = 2, hidden = [4]}}
+policy = {kind = "vla", model = "tiny:qwen2_5_vl:hidden=32,layers=1", options = {dims = 2, bins = 8, chunk = 1}}
 tasks = [{id = "dial/turn", options = {reward = "own"}, verifiers = {"dial/success" = 1.0}}]
 evaluate = {num_prompts = 4}
 checkpoint = {every = 1, keep = 3}
@@ -257,6 +257,7 @@ def test_metrics(run: Path, full: Path, acted: Path, ahead: Path, remembered: Pa
         "interrupted/versions",
     }  # see their tests
     several |= {"perception/kl", "noisy/clean_reward", "noisy/reward", "noisy/level"}  # likewise
+    several |= {"votes/agreement", "votes/voters", "chosen_share", "consistency/paid_share", "consistency/confidence"}
     routed = ("changed", "mismatch", "busiest", "unused_share", "router_entropy", "aux_loss", "z_loss")
     several |= {f"experts/{name}" for name in routed}
     zeros = torch.zeros(1, 2, dtype=torch.float64)

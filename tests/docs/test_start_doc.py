@@ -17,8 +17,9 @@ from mmrl.ui.cli import COMMANDS
 DOCS = Path(__file__).parents[2] / "docs"
 START = sorted(docs_blocks.START.glob("*.md"))
 FEW = "--set stages.0.steps=10 --set evaluate.num_prompts=32 --set evaluate.every=0"
+TINY = "--set stages.0.batch_size=8 --set stages.1.steps=4 --set stages.1.prompts_per_step=4"
 SHORTER = {
-    "mmrl train configs/demo/digits.toml": f"{FEW} --set stages.1.steps=10",
+    "mmrl train configs/demo/digits.toml": f"{FEW} {TINY}",
     "mmrl train configs/demo/digits.toml --set stages.1.steps=20": FEW,
     "mmrl train configs/demo/robot.toml": f"{FEW} --set stages.0.prompts_per_step=32",
     "mmrl train reward.toml": f"{FEW} --set stages.1.steps=4",

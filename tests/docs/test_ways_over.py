@@ -10,25 +10,26 @@ from pathlib import Path
 
 import pytest
 
-from mmrl.algorithms.presets import load_algorithm, settings_of
+from mmrl.algorithms.presets import OF_ALL, functions_of, load_algorithm, settings_of
 from mmrl.config import sections
+from mmrl.config.foreign import FOREIGN
+from mmrl.config.foreign import page as foreign_page
 from mmrl.config.load import load_config
+from mmrl.registry.plugins import Registry
 from mmrl.ui.cli import COMMANDS
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-KEYS = {f"stages.{n}" for kind in (sections.RlStage, sections.SftStage) for n in kind.model_fields}
 
 
 def is_key(name: str) -> bool:
     """Whether a dotted name is a key of run files; a list's items need no number."""
     section, _, rest = name.partition(".")
     fields = sections.RunConfig.model_fields
-    if section == "stages" and rest:
-        return name in KEYS
     if not rest:
         return section in fields
-    models = docs_models(fields[section].annotation) if section in fields else set()
+    kinds = {sections.RlStage, sections.SftStage}
+    models = kinds if section == "stages" else docs_models(fields[section].annotation) if section in fields else set()
     *inside, last = rest.split(".")
     for part in inside:
         models = {
@@ -62,6 +63,39 @@ def test_the_ways_over_name_keys_of_run_files(page):
     for theirs, ours, _ in found:
         for name in re.findall(r"`([a-z_.0-9]+)`", ours):
             assert is_key(name), f"{page}: {theirs} -> {name}"
+
+
+@functools.cache
+def settings() -> set[str]:
+    """The settings of all algorithms."""
+    specs = Registry(only=[]).specs("algorithms").values()
+    return {"normalise", *OF_ALL, *(name for spec in specs for function in functions_of(spec) for name in settings_of(function))}
+
+
+def place(name: str) -> str:
+    """The key of a run file that has a place of `FOREIGN`: its table, for a setting or an option."""
+    found = re.fullmatch(r"stages\.settings\.(\w+)|(tasks\.options)\.\w+", name)
+    if not found:
+        return name
+    assert found[2] or found[1] in settings(), name
+    return found[2] or "stages.settings"
+
+
+@pytest.mark.parametrize("trainer", FOREIGN)
+def test_errors_for_keys_of_others_say_what_the_ways_over_say(trainer):
+    table, named = FOREIGN[trainer], set[str]()
+    for theirs, ours, note in rows(foreign_page(trainer).removeprefix("docs/")):
+        names = re.findall(r"`([\w.]+)", theirs)
+        named.update(names)
+        keys, said = re.findall(r"`([a-z_.0-9]+)`", ours), set[str]()
+        for name in names:
+            for one in table[name]:
+                said |= {key for key in keys if f"{place(one)}.".startswith(f"{key}.")}
+                assert place(one) in said or is_key(place(one)), f"{name} -> {one}"
+                last = one.rpartition(".")[2]
+                assert place(one) == one or f"{last}`" in note or f"{last} =" in note or name.endswith(last), f"{name} -> {one}"
+        assert said == set(keys), theirs
+    assert named == set(table)
 
 
 @pytest.mark.parametrize("page", [*MIGRATIONS, "troubleshooting.md"])
@@ -148,12 +182,16 @@ def test_the_defaults_of_trl_are_its():
 
 @pytest.mark.slow
 def test_the_keys_of_trl_are_its():
-    trl = pytest.importorskip("trl")
+    trl, transformers = pytest.importorskip("trl"), pytest.importorskip("transformers")
     import dataclasses
 
     known = {field.name for config in (trl.GRPOConfig, trl.ModelConfig) for field in dataclasses.fields(config)}
     named = {name for theirs, *_ in rows("from-trl.md") for name in re.findall(r"`(\w+)`", theirs)}
     assert len(named) > 40 and named - known == set()
+    own = {field.name for field in dataclasses.fields(trl.GRPOConfig)}
+    own -= {field.name for field in dataclasses.fields(transformers.TrainingArguments)}
+    page = (DOCS / "from-trl.md").read_text()
+    assert {name for name in own if f"`{name}`" not in page} == set(), "mapped, or said to have no counterpart"
 
 
 PEERS = {

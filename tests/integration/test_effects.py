@@ -252,6 +252,7 @@ class Ran:
     workers: int = 0
     vllm: list[tuple[float, bool, int]] = field(default_factory=list)
     vllm_more: list[tuple[int, dict]] = field(default_factory=list)
+    vllm_runner: list[tuple[str, bool]] = field(default_factory=list)
     """The memory of each vLLM that is started."""
     engines: list[Any] = field(default_factory=list)
     """Of the samplers in processes of their own: how many, how often one may die, and what samples beside them."""
@@ -447,10 +448,11 @@ def watch(m, found):
     class Vllm(LocalGenerator):
         """Stands for the real one, which has tests of its own."""
 
-        def __init__(self, policy, settings, batch_size, max_context, device):
+        def __init__(self, policy, settings, batch_size, max_context, device, routes):
             super().__init__(policy, batch_size)
             found.vllm.append((settings.gpu_memory_utilization, settings.sleep_mode, settings.tensor_parallel))
             found.vllm_more.append((settings.sleep_level, settings.vllm))
+            found.vllm_runner.append((settings.model_runner, routes))
 
     class Engines(LocalGenerator):
         """Stands for those that are Ray's, which have tests of their own."""
@@ -911,6 +913,7 @@ KL = {S + "kl_coef": 0.5, S + "steps": 3}
 COLOURED = {S + "prompts_per_step": 8}  # two may both be black already
 SEES = {**COLOURED, S + "perception": {"coef": 0.5}}
 NOISY = {S + "noisy": {}}
+CONSISTENT = {S + "consistency": {"opening": "o", "closing": "zz", "correct_above": 0.0}, S + "group_size": 16}
 EXPERTS = {"policy": {"model": "tiny:qwen3_vl_moe:hidden=32,layers=1"}, S + "learning_rate": 1e-2}
 HINTS = {"tasks": RANKED, S + "prompts_per_step": 6, S + "success_threshold": 0.3}
 IMITATE = {S + "imitation": {"batch_size": 4, "decay_steps": 4}}
@@ -1339,6 +1342,27 @@ OF_RL = {
         also={**COLOURED, S + "perception": {"coef": 0.5, "gradient": "both"}},
         seen=learns,
         why="what it says that sees less becomes likelier",
+    ),
+    "reference_decay": Effect(
+        to=0.9,
+        also={**KL, S + "reference_every": 1, S + "learning_rate": 1e-2},
+        seen=lambda a, b: abs(b.metric("kl")[2]) > 1e-6 > abs(a.metric("kl")[2]),
+        why="the reference lags behind",
+    ),
+    "consistency": Effect(to={"opening": "o"}, seen=rewards, why="what follows from its thoughts is paid more"),
+    "consistency.bonus": Effect(to=1.0, also=CONSISTENT, seen=rewards, why="it is paid more"),
+    "consistency.margin": Effect(to=1.0, also=CONSISTENT, seen=rewards, why="all that is right is paid"),
+    "consistency.cap": Effect(to=1e-12, also=CONSISTENT, seen=rewards, why="all count as equally likely"),
+    "consistency.correct_above": Effect(to=1.0, also=CONSISTENT, seen=rewards, why="nothing is right enough"),
+    "consistency.verifier": Effect(
+        to="extras/opposite",
+        also={**CONSISTENT, "tasks": [{"id": "toy/colour", "verifiers": {"toy/letters": 1.0, "extras/opposite": 0.5}}]},
+        seen=rewards,
+        why="another verifier tells right from wrong",
+    ),
+    "consistency.opening": Effect(to="zzz", also=CONSISTENT, seen=rewards, why="no completion has an answer"),
+    "consistency.closing": Effect(
+        to="e", also=CONSISTENT, seen=metric("consistency/confidence"), why="less of it counts as the answer"
     ),
     "noisy": Effect(
         to={}, seen=lambda a, b: sizes(b) == [2 * n for n in sizes(a)] and learns(a, b), why="groups have as many answers again"
@@ -1857,6 +1881,8 @@ ENTRIES = {
         seen=both(lambda r: min(min(p.shape) for n, p in r.last.items() if ".lora_" in n), 16, 3),
     ),
     "policy.lora.alpha": Effect(to=64.0, also=LORA, seen=learns, why="their output counts double"),
+    "policy.lora.use_rslora": Effect(to=True, also=LORA, seen=learns, why="their output counts more"),
+    "policy.lora.use_dora": Effect(to=True, also=LORA, seen=learns, why="lengths of rows are trained, too"),
     "policy.lora.target_modules": Effect(
         to=["vision"], also=LORA, seen=both(lambda r: r.moved, {"language"}, {"vision"}), why="other layers"
     ),
@@ -2109,6 +2135,13 @@ ENTRIES = {
     ),
     "compute.sleep_level": Effect(
         to=1, each=True, also=VLLM, seen=both(lambda r: r.vllm_more, [(2, {})], [(1, {})]), why="its weights wait in main memory"
+    ),
+    "compute.model_runner": Effect(
+        to=["v1", "v2"],
+        each=True,
+        also=VLLM,
+        seen=lambda a, b: (a.vllm_runner, b.vllm_runner) == ([("auto", False)], [(b.data["compute"]["model_runner"], False)]),
+        why="it is told",
     ),
     "compute.vllm": Effect(
         to={"max_num_seqs": 8},
@@ -2373,6 +2406,22 @@ def merged(also, change):
 
 
 # -- what an entry can't say ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_what_chooses_tokens_says_how_many(lab):
+    """Of groups with spread a quarter, or what of it has a covariance above 0 or in the band."""
+    twice = {S + "epochs": 2}  # KL-Cov's penalty has no gradient where nothing has moved
+    none = lab("rl", twice)
+    for name, change in (
+        ("credit/token_share", {S + "settings": {"entropy_share": 0.25}}),
+        ("chosen_share", {S + "algorithm": "kl-cov", S + "settings": {"share": 0.25}}),
+        ("chosen_share", {S + "algorithm": "clip-cov", S + "settings": {"share": 0.25, "low": 0.0, "high": 50.0}}),
+    ):
+        ran = lab("rl", twice | change)
+        assert none.metric(name) == [None] * len(none.steps)
+        assert all(0 < share < 0.35 for share in ran.metric(name)), ran.metric(name)
+        assert learns(none, ran)
 
 
 @pytest.mark.slow

@@ -11,6 +11,8 @@ from click.testing import CliRunner
 import guide
 import runs
 from mmrl import UserError
+from mmrl.train.remarks import remarks
+from mmrl.train.resolve import resolve
 from mmrl.ui.cli import main
 
 SPECS = """
@@ -93,6 +95,18 @@ def test_turns_that_begin_alike_are_compared(guess):
     ):
         with pytest.raises(UserError, match=told):
             runs.run(guess(stages=[{**stage, "state_similarity": 0.9, **wrong}]))
+
+
+@pytest.mark.slow
+def test_credit_from_turn_to_turn_and_from_word_to_word(guess):
+    """An environment gives several turns, so that nothing is remarked but settings that leave PPO."""
+    stage = {**STAGES[1], "algorithm": "bi-level-gae", "steps": 2}
+    folder = runs.run(guess(stages=[{**STAGES[0], "steps": 15}, stage], evaluate={"num_prompts": 0}))
+    metrics = [row["metrics"] for row in runs.rows(folder) if row.get("stage") == "rl" and "metrics" in row]
+    assert len(metrics) == 2 and all(m["grad_norm"] and m["value_loss"] > 0 for m in metrics)
+    assert remarks(resolve(guess(stages=[stage]))) == []
+    (told,) = remarks(resolve(guess(stages=[{**stage, "settings": {"turn_gamma": 1.0}}])))
+    assert "with gamma, turn_gamma and lam all 1, bi-level-gae is ppo" in told
 
 
 RIBBON = """

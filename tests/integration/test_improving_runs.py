@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from mmrl_robotics.small import Small
 from safetensors.torch import load_file
 
 import runs
@@ -37,6 +38,7 @@ RECAP |= {"bins": 21, "hidden": [16], "value_updates": 5, "value_batch_size": 16
 @pytest.fixture(autouse=True)
 def loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MMRL_PLUGIN_FILES", os.pathsep.join([runs.TOY, DIAL]))
+    monkeypatch.setattr(Small, "reads_text", True)  # as those that recap is for
 
 
 def config(folder: Path, stage: dict[str, Any], name: str = "dial", policy: Any = FLOW, sections: Any = None, **keys: Any) -> Any:

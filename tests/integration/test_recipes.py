@@ -2,6 +2,7 @@
 
 import json
 import math
+import operator
 import re
 from pathlib import Path
 
@@ -45,7 +46,7 @@ def test_there_is_one_for_each_system_and_a_place_for_each_on_the_page():
             "vla-rl",
             "vla-opd",
             "pi-rl",
-            "dppo",
+            *("dppo", "dppo-robomimic"),
             "llarp",
             "resfit",
             "recap",
@@ -76,8 +77,8 @@ def test_there_is_one_for_each_system_and_a_place_for_each_on_the_page():
         assert "**Reproduced**" in text and "**Not reproduced**" in text and "**You bring**" in text, name
 
 
-LIBERO = ROOT / ".simulators" / "libero"
-"""Where `make simulators` puts it."""
+LIBERO, ROBOSUITE = ROOT / ".simulators" / "libero", ROOT / ".simulators" / "robosuite"
+"""Where `make simulators` puts them."""
 BROWSER = ("digirl", "webwise", "vsc-rl", "archer")
 """Those that are played in a browser."""
 LEARNED = ("rl", "distill", "preference", "off-policy", "recap")
@@ -86,7 +87,7 @@ SANDBOX = ("rrvf",)
 """Those whose programs run in a sandbox."""
 EVERYDAY = ("vlm-r1-rec", "jigsaw-r1", "gui-g1", "resfit")
 """An answer in words, a puzzle, a screen, a robot. The others run with the long tests."""
-LONG = ("v-irl", "simplevla-rl-libero", "webwise", "rl4vla", "rlinf-vla-grpo", "ript-vla", "videossr")
+LONG = ("v-irl", "simplevla-rl-libero", "dppo-robomimic", "webwise", "rl4vla", "rlinf-vla-grpo", "ript-vla", "videossr")
 """Those that take a quarter of a minute or more; another one has the same world."""
 
 
@@ -95,6 +96,82 @@ def lacking(recipe):
     if recipe in BROWSER:
         return no_browser()
     return no_plots() if recipe in SANDBOX else ""
+
+
+SHOWN = {
+    # critics of turns, filtered cloning of what is replayed, sub-goals
+    "archer": ("turn_critic/answered > 0", "turn_critic/remembered > 0"),
+    "digirl": ("turn_critic/replayed > 0", "turn_critic/imitated_share > 0"),
+    "vsc-rl": ("turn_critic/replayed > 0", "part gui/subgoals > 0"),
+    # votes in the place of labels, and of twice as many as are trained on
+    "co-reward": ("votes/agreement > 0.3", "part co-reward > 0"),
+    "ttrv": ("votes/voters > 4", "votes/agreement > 0.3"),
+    # the policy asks, answers and judges itself; groups that it makes have credit
+    "visplay": ("sampling/questions_fit > 0", "part majority > 0", "task/vqa/table/zero_std_share < 1"),
+    "spark": ("sampling/reflection > 0", "task/judge/recycled/zero_std_share < 1"),
+    # tools
+    "deepeyes": ("part tools/judged-reward@deepeyes/tool > 0",),
+    "pixel-reasoner": ("part curiosity > 0", "sampling/uniform_share > 0", "zero_std_share < 0.5"),
+    "rrvf": ("part rendering/calls@rrvf > 0.9",),
+    "generalpoints": ("turns/mean > 1", "value_loss > 0"),
+    # pictures and frames that are masked, noisy or out of order
+    "papo": ("perception/kl > 0",),
+    "vppo": ("credit/token_share < 0.7", "sampling/filtered_share > 0"),
+    "noisyrollout": ("noisy/level > 0", "noisy/reward > 0"),
+    **dict.fromkeys(("video-r1", "v-reason"), ("temporal/paid_share > 0", "part temporal > 0", "part length > 0")),
+    # gold completions in the group, and groups that are left out
+    "visurf": ("sampling/ground_truth > 0",),
+    "metis-rise": ("sampling/filtered_share > 0", "part overlong < 0"),
+    # robots
+    "hil-serl": ("episode/intervened_share > 0", "off_policy/offline > 0"),
+    "rlpd": ("off_policy/offline > 0",),
+    "resfit": ("off_policy/offline > 0", "off_policy/action_size > 0"),
+    "pa-rl": ("off_policy/imitations > 0",),
+    "recap": ("condition/positive_share > 0", "recap/corrected_share > 0"),
+    "rl-vlm-f": ("preferred/asked > 0", "preferred/accuracy > 0", "part preferred != 0"),
+    "human2sim2robot": ("reward/environment > 0",),
+    "vlm-rm": ("part robotics/vlm-rm != 0",),
+    "vlac": ("part robotics/progress != 0",),
+    "dppo": ("clip_share > 0",),
+}
+"""Recipe -> what some step of its smoke run shows of the mechanism that it is named after: of the metrics, or of the parts of the
+rewards of its recorded rollouts, gold ones among them."""
+OFF = {"spark": ("stages.0.rules=[]",), "vppo": ("stages.0.settings.share=1.0",)}
+"""Recipe -> what switches off the mechanism that the first of `SHOWN` shows, where no key of the stage does, which
+`test_effects.py` would try."""
+ALIKE = {"visurf": {"grounding/non-repeat@vision-reasoner"}}
+"""Recipe -> rewards that gold completions and others earn alike."""
+SIGNS = {">": operator.gt, "<": operator.lt, "!=": operator.ne}
+
+
+def recorded(folder):
+    """The recorded rollouts: their `source` and the parts of their rewards."""
+    texts = [file.read_text() for file in folder.path.glob("rollouts/step-*.jsonl")]
+    return [(row["source"], row["score"]["parts"]) for text in texts for row in map(json.loads, text.splitlines())]
+
+
+def figures(folder):
+    """What `SHOWN` names, of each step and of each rollout."""
+    parts = [{f"part {name}": value for name, value in parts.items()} for _, parts in recorded(folder)]
+    return [row["metrics"] for row in runs.rows(folder) if "metrics" in row] + parts
+
+
+def alike(folder, names):
+    """Those of these rewards that gold completions and others earn alike."""
+    rows = recorded(folder)
+    names = {name for source, parts in rows if source == "gold" for name in parts.keys() & names}
+    return {name for name in names if len({parts[name] for _, parts in rows if name in parts}) == 1}
+
+
+def norms(folder):
+    """Those of the gradients of each step."""
+    return [row["metrics"]["grad_norm"] for row in runs.rows(folder) if "metrics" in row]
+
+
+def is_shown(said, found):
+    """Whether a figure is there as `SHOWN` says."""
+    name, sign, bound = said.rsplit(" ", 2)
+    return any(SIGNS[sign](figure[name], float(bound)) for figure in found if name in figure)
 
 
 MARKS = dict.fromkeys(EVERYDAY, ()) | dict.fromkeys(LONG, (pytest.mark.slow, pytest.mark.exhaustive))
@@ -204,6 +281,11 @@ PUBLISHED = {
         | {"capacity": 200_000, "starts_after": 100, "start_temperature": 1e-2, "backup_entropy": False, "target_rate": 5e-3}
     ],
     "pa-rl": [{"learning_rate": 2e-5, "weight_decay": 0.0, "conservative": 0.005, "high": 100.0, "low": 0.0, "bins": 128}],
+    # cfg/robomimic/finetune/can/ft_ppo_diffusion_unet_img.yaml: 50 environments of 300 calls of 4 steps, 300 an episode
+    "dppo-robomimic": [
+        {"steps": 151, "prompts_per_step": 50 * 300 * 4 // 300, "minibatches": 200 * 75 * 5 // (500 * 15), "epochs": 10}
+        | {"learning_rate": 5e-5, "weight_decay": 0.0, "warmup_steps": 10}
+    ],
     # CrossEmbodimentPPOLSTM.yaml; kube/job.yaml; libero_spatial_opd_openvlaoft: 512 episodes of 240 / 8 chunks, 4,096 a batch
     "human2sim2robot": [{"learning_rate": 1e-4, "epochs": 4, "minibatches": 4, "settings": {"gamma": 0.998, "lam": 0.95}}],
     "vlm-rm": [{"settings": {"gamma": 0.95, "lam": 0.95}}],
@@ -400,6 +482,11 @@ def test_it_runs_with_smoke(path, tmp_path, monkeypatch):
         monkeypatch.setenv("MMRL_LIBERO_PYTHON", str(LIBERO / "bin" / "python"))
         shorter = [f"tasks.0.options.{option}" for option in ("max_steps=3", "size=32", "task=0")]  # of hundreds of steps
         shorter += ["simulate.num_envs=1", "evaluate.num_prompts=1"]  # a process starts in 10 s, and a step takes 0.4
+    if path.stem.endswith("-robomimic"):
+        if not (ROBOSUITE / "installed").is_file():
+            pytest.skip("robosuite is not installed: make simulators")
+        monkeypatch.setenv("MMRL_ROBOSUITE_PYTHON", str(ROBOSUITE / "bin" / "python"))
+        shorter = ["tasks.0.options.max_steps=8", "simulate.num_envs=1", "evaluate.num_prompts=1"]
     config = smoke(load_config(path, [f"runs_dir={tmp_path}", *shorter]))
     folder = runs.run(config)
     summary = json.loads((folder.path / "summary.json").read_text())
@@ -409,3 +496,12 @@ def test_it_runs_with_smoke(path, tmp_path, monkeypatch):
     assert all("reward/mean" in r["metrics"] for r in rows if r["stage"] == "rl")
     assert [found["stage"] for found in summary["smoke"]] == list(range(1, len(config.stages) + 1))
     assert not unproved(summary["smoke"]), told(summary["smoke"])
+    found = figures(folder)
+    assert [said for said in SHOWN.get(path.stem, ()) if not is_shown(said, found)] == []
+    if off := OFF.get(path.stem):
+        without = runs.run(smoke(load_config(path, [f"runs_dir={tmp_path / 'off'}", *off])))
+        assert not is_shown(SHOWN[path.stem][0], figures(without))
+        assert norms(without) != norms(folder), "it changes the update"
+    weights = resolve(config).weights.values()
+    told_apart = {name for own in weights for name, (weight, _) in own.items() if weight}
+    assert alike(folder, told_apart) == ALIKE.get(path.stem, set()), "gold completions earn more than those of a random model"

@@ -127,15 +127,15 @@ REFUSED = {
     "an unknown replay of routes": (stage(experts={"router_replay": "R4"}), r"router_replay.*'disabled', 'R2' or 'R3'"),
     "experts of which nothing is asked": (stage(experts={}), r"stages\.0\.experts changes nothing: give router_replay, "),
     "routes of a sampler that doesn't tell": (
-        {"compute": {"sampler": "vllm"}, **stage(experts={"router_replay": "R3"})},
-        r'stages\.0\.experts\.router_replay = "R3": vLLM tells .* set compute\.sampler = "local", or use "R2"',
+        {"compute": {"sampler": "vllm", "model_runner": "v1"}, **stage(experts={"router_replay": "R3"})},
+        r'stages\.0\.experts\.router_replay = "R3": vLLM tells .* only with Model Runner V2: leave out compute\.model_runner',
     ),
     "routes without a sampler": (
         {"stages": [{"kind": "sft", "steps": 1, "experts": {"router_replay": "R3"}}]},
         r"stages\.0\.experts\.router_replay is for an rl stage, and this one samples nothing: leave it out",
     ),
     "routes that nobody compares": (
-        {"compute": {"sampler": "vllm"}, **stage(experts={"compare_sampler": True})},
+        {"compute": {"sampler": "vllm", "model_runner": "v1"}, **stage(experts={"compare_sampler": True})},
         r"stages\.0\.experts\.compare_sampler: vLLM tells .*",
     ),
     "routes of a single pass": (
@@ -266,6 +266,10 @@ REFUSED = {
         stage(algorithm="ppo", turn_critic={}),
         r'stages\.0\.turn_critic has one value for a turn: set stages\.0\.credit = "turn"',
     ),
+    "credit within turns for whole turns": (
+        stage(algorithm="bi-level-gae", credit="turn"),
+        r'stages\.0\.credit = "turn" leaves a turn in one piece, within which bi-level-gae gives credit: set credit = "token"',
+    ),
     "values of answers that a critic doesn't have": (
         stage(algorithm="archer", critic={}),
         r"stages\.0\.critic has no values of answers, which archer needs: give turn_critic instead",
@@ -297,6 +301,14 @@ REFUSED = {
     "critics of turns that are stale": (
         {"compute": {"staleness": 1}, **stage(algorithm="archer", importance_sampling="truncate")},
         r"stages\.0\.turn_critic learns in one process, from what the policy has just played: set compute\.staleness = 0",
+    ),
+    "answers that nobody knows": (
+        stage(algorithm="rlsd", labels="majority"),
+        r'stages\.0\.labels = "majority": rlsd tells the policy the answer, which is to be known: use grpo',
+    ),
+    "answers to prompts of other weights": (
+        {"compute": {"staleness": 1}, **stage(algorithm="sdar", importance_sampling="truncate")},
+        r"algorithm = 'sdar' reads prompts while compute\.staleness = 1 samples others",
     ),
     "a window of one step": (stage(reweight={"window": 1}), r"reweight\.window.*greater than or equal to 2"),
     "a Gaussian without width": (stage(curriculum={"width": 0}), r"curriculum\.width.*greater than 0"),
@@ -727,6 +739,19 @@ def test_a_dtype_that_would_do_nothing_is_refused(kind):
         UserError, match=rf'^policy.dtype = "bfloat16": a policy of kind {kind!r} computes in float32: leave it out$'
     ):
         checked_options(config, plugins.registry().get("policies", kind))
+
+
+@pytest.mark.parametrize("key", ["attn_implementation", "min_pixels", "max_pixels"])
+@pytest.mark.parametrize("kind", ["act", "diffusion", "robotics/small", "pi0", "xvla", "vla"])
+def test_keys_of_the_policy_that_would_do_nothing_are_refused(kind, key):
+    value = "eager" if key == "attn_implementation" else 12544
+    config = PolicyConfig(model="mlp" if kind == "robotics/small" else f"tiny:{kind}", kind=kind, **{key: value})
+    spec = plugins.registry().get("policies", kind)
+    if kind == "vla" or (kind in ("pi0", "xvla") and value == "eager"):
+        checked_options(config, spec)
+        return
+    with pytest.raises(UserError, match=rf"^policy\.{key}: a policy of kind {kind!r} doesn't read it: leave it out$"):
+        checked_options(config, spec)
 
 
 @pytest.mark.parametrize("stage", [RecapStage, OffPolicyStage])

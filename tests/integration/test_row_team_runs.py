@@ -26,8 +26,8 @@ def both(request, tmp_path_factory):
     """Of each case the run of one learner, and that of two."""
     folder = tmp_path_factory.mktemp("teams")
     plays = {name: together(name, folder=str(folder / "two" / name)) for name in request.param}
-    plays["stopped"] = together("resumed", folder=str(folder / "two" / "resumed"), stop=4)
-    plays["resumed"] = together("resumed", folder=str(folder / "two" / "resumed"), stop=7, resume=True)
+    plays["stopped"] = together("resumed", folder=str(folder / "two" / "resumed"), stop=learners.STOP)
+    plays["resumed"] = together("resumed", folder=str(folder / "two" / "resumed"), stop=learners.STOP_AGAIN, resume=True)
     plays["resumed otherwise"] = {"name": "resumed", "folder": str(folder / "two" / "resumed"), "resume": True}
     processes = learners.start(2, folder / "first", list(plays.values()))
     alone = {}

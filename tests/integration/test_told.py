@@ -285,6 +285,8 @@ def test_what_ended_a_run_is_written_down(tmp_path):
             {"kl_coef": 0.1, "kl_bias_correction": True, "kl_estimator": "k2"},
             'stages.0.kl_bias_correction makes the gradient of kl_estimator = "k2" wrong: use k3, or leave it out',
         ),
+        ({"algorithm": "rlsd", "settings": {"weight": 0.0, "last_weight": 0.0}}, "from the first step to the last, rlsd is grpo"),
+        ({"algorithm": "bi-level-gae"}, "of these tasks is one turn, so that bi-level-gae is ppo and turn_gamma has no"),
         ({"algorithm": "gdpo", "kl_coef": 0.1, "kl_in": "reward"}, "gdpo uses only the verifiers' scores"),
     ],
 )

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import forked
 import mmrl as core
 from mmrl.ui.cli.new import TEMPLATE
 
@@ -60,7 +61,7 @@ def test_its_tests_fail_when_the_verifier_is_wrong(package: Path) -> None:
 @pytest.mark.always
 @pytest.mark.slow
 def test_it_trains_two_steps_a_stage(package: Path) -> None:
-    done = run(package, "mmrl", "train", "run.toml", "--smoke", timeout=280)
+    done = forked.run(["train", "run.toml", "--smoke"], cwd=package, timeout=280)
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in (package / "runs" / f"{NAME}-smoke" / "metrics.jsonl").read_text("utf-8").splitlines()]
     assert [(row["step"], row["stage"]) for row in rows if "metrics" in row] == [(1, "sft"), (2, "sft"), (3, "rl"), (4, "rl")]

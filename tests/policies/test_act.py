@@ -20,6 +20,7 @@ from mmrl.policies.act.ensemble import Ensemble
 from mmrl.policies.act.model import ACT
 from mmrl.policies.act.network import Network
 from mmrl.policies.batches import ActionMicroBatch
+from mmrl.policies.load import make_policy
 from mmrl.rollout.simulators.demonstrations import to_trajectory
 
 STATISTICS = {
@@ -253,7 +254,8 @@ def test_a_folder_is_the_same_policy(tmp_path):
     for again in (beside, act(source=tmp_path / "moved", **same)):
         assert torch.equal(again.foresee(shown)[0], predicted)
         assert torch.equal(again.head.log_spread, policy.head.log_spread)
-    assert act(str(tmp_path / "moved"), statistics=STATISTICS, chunk=3).ensemble is None
+    config = PolicyConfig(kind="act", model=str(tmp_path / "moved"), options={"statistics": STATISTICS, "chunk": 3})
+    assert make_policy(config).ensemble is None, "the options that were saved leave it out where it can't be"
     clone = policy.clone(frozen=True)
     assert clone.head is clone.model["head"] and clone.head is not policy.head and torch.equal(clone.foresee(shown)[0], predicted)
 

@@ -160,6 +160,10 @@ def test_files_that_lack_something_are_refused_in_one_line(left, tmp_path):
         ({"spread": 0}, "spread = 0 must be a number above 0"),
         ({"learn_spread": 1}, "learn_spread = 1 must be true or false"),
         ({"kl_weight": -1}, "kl_weight = -1 must be a number from 0"),
+        (
+            {"kl_weight": 2, "model": f"{STATES},latent=0"},
+            "kl_weight = 2 weighs .* a latent, and this ACT has no VAE: leave it out",
+        ),
         ({"dropout": 1}, "dropout = 1 must be a number from 0 to 0.9"),
     ],
 )

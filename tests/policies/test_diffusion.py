@@ -5,22 +5,26 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from diffusion_cases import CALLS, PICTURES, SEEDS, STATES, diffusion, seen
+from mmrl.api.episodes import Trajectory
 from mmrl.api.errors import UserError
 from mmrl.api.simulators.history import earlier, present
 from mmrl.api.simulators.types import Demonstration, Observation
-from mmrl.api.types import Prompt
+from mmrl.api.types import Prompt, Status
 from mmrl.config.sections import SimulateConfig
 from mmrl.policies.acting.randomness import CallRandomness
 from mmrl.policies.batches import ActionMicroBatch
+from mmrl.policies.diffusion.model import Diffusion
 from mmrl.registry import plugins
 from mmrl.rollout.generate.sampling import SamplingParams
 from mmrl.rollout.simulators.demonstrations import to_trajectory
 from mmrl.rollout.simulators.lockstep import SimulatorCollector
+from mmrl.train.stages.distill import DistillSteps
 
 DIAL = str(Path(__file__).parents[1] / "support" / "dial.py")
 STATISTICS = {
@@ -127,6 +131,29 @@ def test_a_demonstration_teaches_all_actions_from_the_first_moment_on():
     loss = policy.chain.matching(lambda x, times: policy.model.predict(condition, x, times), track.choices[:, 0])
     torch.testing.assert_close(found.logprobs_L, -loss.mean((1, 2)), atol=1e-6, rtol=1e-5)
     assert found.logprobs_L.requires_grad and found.logprobs_L.shape == (5,)
+
+
+def test_what_an_expert_does_not_say_is_not_learned():
+    """It says the action of each state, and not what follows it: what it says in the states after is about another's actions."""
+    policy = diffusion(chunk=1)
+    actions = torch.arange(5.0)[:, None].expand(-1, 3) / 10
+    shown = Demonstration(instruction="x", images={}, state=torch.arange(30.0).view(5, 6), actions_MA=actions)
+    track = replace(to_trajectory(shown, Prompt(id="a", messages=[]), policy), expert_actions_TA=actions)
+    followed = policy.following(Trajectory(prompt=Prompt(messages=[]), group=0, status=Status.FINISHED, data=track)).data
+    assert followed.choices[:, 0, 1].tolist() == track.choices[:, 0, 1].tolist()
+    assert followed.choices.isnan().sum() == 5 * 7 * 3
+    made = calls(policy, Observation(images={}, state=track.state[:-1], instructions=["x"] * 5), followed.choices)
+    condition, said = policy.look(made.observation), track.choices[:, :1, 1:2].squeeze(1).expand(-1, 8, -1)
+    loss = policy.chain.matching(lambda x, times: policy.model.predict(condition, x, times), said)
+    torch.testing.assert_close(policy.outputs(made, 1.0).logprobs_L, -loss[:, 1].mean(1), atol=1e-6, rtol=1e-5)
+
+
+def test_a_policy_that_can_not_leave_out_what_was_not_said_has_no_expert_for_a_teacher(monkeypatch):
+    monkeypatch.setattr(Diffusion, "follows", False)
+    run = SimpleNamespace(policy=diffusion(), collector=SimpleNamespace(), at=SimpleNamespace(stage=2))
+    steps = SimpleNamespace(config=None, stage=SimpleNamespace(teacher="expert"), run=run)
+    with pytest.raises(UserError, match=r"^stages\.2\.teacher: an expert says one .* learns 8 in a row: imitate demonstrations"):
+        DistillSteps.begin(steps)
 
 
 # -- the last steps -------------------------------------------------------------------------------------------------------

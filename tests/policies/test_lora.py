@@ -14,7 +14,7 @@ from adapted import ALL, TINY, batch, optimizer_of, policy, scores, train
 from coded_families import emu3
 from mmrl.api.errors import UserError
 from mmrl.config.parts import part_of
-from mmrl.config.sections import LoraConfig, PolicyConfig
+from mmrl.config.sections import LoraConfig, PolicyConfig, RunConfig
 from mmrl.policies.batches import Credit
 from mmrl.policies.lora import (
     adapter_chain,
@@ -24,6 +24,7 @@ from mmrl.policies.lora import (
     merge,
     merged_copy,
     merged_weights,
+    some_outputs,
     target_modules,
 )
 from mmrl.policies.vlm import tiny
@@ -33,7 +34,12 @@ from mmrl.policies.vlm.vocabulary import read_vocabulary
 from mmrl.rollout.generate.local import LocalGenerator
 from mmrl.rollout.generate.sampling import SamplingParams
 from mmrl.testing.cases import mostly_slow
+from mmrl.train.checks.compute import check_dora
 from mmrl.train.update.pack_conversations import pack
+
+
+def trained(vlm):
+    return train(vlm, optimizer_of(vlm))
 
 
 def base_weights(vlm):
@@ -75,7 +81,7 @@ def test_a_damaged_adapter_config_is_named(tmp_path, content):
 def test_adapters_go_with_the_alpha_they_were_trained_with(tmp_path):
     policy(alpha=16.0).save(tmp_path / "a")
     assert policy(alpha=16.0, source=tmp_path / "a").lora.alpha == 16.0
-    with pytest.raises(UserError, match=r"trained with policy\.lora\.alpha = 16\.0, not 8: set that"):
+    with pytest.raises(UserError, match=r"trained with policy\.lora\.alpha = 16\.0, not 8\.0: set that"):
         policy(alpha=8.0, source=tmp_path / "a")
 
 
@@ -376,3 +382,69 @@ def test_another_family_has_adapters_too(tmp_path):
         assert torch.equal(scores(vlm, shared=False), scores(plain, shared=False))
     vlm.save(tmp_path / "p")
     assert torch.equal(scores(VLM(config, source=tmp_path / "p"), shared=False), scores(vlm, shared=False))
+
+
+# -- rsLoRA and DoRA ----------------------------------------------------------------------------------------------------
+
+
+def test_the_scale_of_rslora_is_by_the_root_of_the_rank(tmp_path):
+    vlm = trained(policy(target_modules=["*.q_proj"], rank=9, alpha=6.0, use_rslora=True))
+    layer = vlm.model.get_submodule("model.language_model.layers.0.self_attn.q_proj")
+    x = torch.randn(5, 64, generator=torch.Generator().manual_seed(0))
+    a, b = layer.lora_A["default"].weight, layer.lora_B["default"].weight
+    with torch.no_grad():
+        torch.testing.assert_close(layer(x), layer.base_layer(x) + 6.0 / 3 * (x @ a.T @ b.T))
+    vlm.save(tmp_path / "p")
+    with pytest.raises(UserError, match=r"were trained with policy\.lora\.use_rslora = true, not false: set that"):
+        policy(source=tmp_path / "p", target_modules=["*.q_proj"], rank=9, alpha=6.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("way", [{"use_rslora": True}, {"use_dora": True}, {"use_rslora": True, "use_dora": True}])
+def test_the_ways_of_peft_begin_as_the_model_and_are_files_merged_weights_and_a_model_of_peft(way, dtype, tmp_path):
+    vlm = policy(dtype=dtype, target_modules=ALL, seed=5, **way)
+    plain = VLM(PolicyConfig(model=TINY.format("qwen2_5_vl"), dtype=dtype), seed=5)
+    near = 1e-5 if dtype == "float32" else 0.05
+    assert (scores(vlm) - scores(plain)).abs().max() <= (1e-6 if dtype == "float32" else 0.01)
+    trained(vlm)
+    assert (scores(vlm) - scores(plain)).abs().max() > 0.1
+    with disable_adapters(vlm.model):
+        assert torch.equal(scores(vlm), scores(plain))
+    vlm.save(tmp_path / "p")
+    again = policy(dtype=dtype, source=tmp_path / "p", target_modules=ALL, seed=5, **way)
+    assert torch.equal(scores(again), scores(vlm)) and torch.equal(scores(vlm.clone(frozen=True)), scores(vlm))
+    plain.model.load_state_dict(dict(merged_weights(vlm.model)))
+    assert (scores(plain) - scores(vlm)).abs().max() < near
+    assert (scores(VLM(PolicyConfig(model=str(tmp_path / "p"), dtype=dtype))) - scores(vlm)).abs().max() < near
+    theirs = VLM(PolicyConfig(model=TINY.format("qwen2_5_vl"), dtype=dtype), seed=5)
+    peft.PeftModel.from_pretrained(theirs.model, str(tmp_path / "p"))
+    assert (scores(theirs) - scores(vlm)).abs().max() < near
+
+
+def test_a_few_outputs_of_a_layer_are_those_of_all_with_dora():
+    layer = torch.nn.ModuleDict({"q": torch.nn.Linear(8, 6, bias=False)})
+    add_adapters(layer, LoraConfig(rank=2, target_modules=["*q"], use_dora=True), seed=0)
+    torch.nn.init.normal_(layer.q.lora_B["default"].weight)
+    x, rows = torch.randn(3, 8), torch.tensor([4, 1])
+    wanted, found = layer.q(x)[:, rows], some_outputs(layer.q, x, rows)
+    torch.testing.assert_close(found, wanted)
+    trained = [p for p in layer.parameters() if p.requires_grad]
+    assert len(trained) == 3
+    for own, gradient in zip(*(torch.autograd.grad(made.square().sum(), trained) for made in (found, wanted)), strict=True):
+        torch.testing.assert_close(own, gradient)
+
+
+@pytest.mark.parametrize(
+    ("sections", "said"),
+    [
+        ({"policy": {"model": "m", "lora": {"use_dora": True, "nf4": ["language"]}}}, "leave one of them out"),
+        ({"compute": {"learners": 2, "weights": "sharded"}}, 'set compute.weights = "replicated"'),
+        ({"train": {"compile": True}}, "leave one of them out"),
+    ],
+)
+def test_dora_is_refused_where_rows_are_not_whole(sections, said):
+    stages = [{"kind": "rl", "steps": 1}]
+    data = {"name": "x", "policy": {"model": "m", "lora": {"use_dora": True}}, "tasks": [{"id": "a/b"}], "stages": stages}
+    with pytest.raises(UserError, match=rf"policy\.lora\.use_dora.*{said}"):
+        check_dora(RunConfig(**(data | sections)))

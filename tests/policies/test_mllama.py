@@ -7,11 +7,10 @@ import torch
 import transformers as hf
 
 import vlm_cases as cases
+from mllama_checkpoint import save_mllama
 from mmrl.api.errors import UserError
 from mmrl.api.types import Prompt, user_message
 from mmrl.config.sections import PolicyConfig
-from mmrl.policies.vlm.tiny.checkpoint import text
-from mmrl.policies.vlm.tiny.tokens import ids, make_tokenizer, rows, template
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.rollout.generate.local import LocalGenerator
 from mmrl.rollout.generate.sampling import SamplingParams
@@ -23,30 +22,7 @@ SEEN = "cross_attention_mask"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A checkpoint in which pictures show. As in published ones, its placeholder has an embedding and no output."""
-    tokenizer = make_tokenizer(named={})
-    outputs = rows(tokenizer)
-    tokenizer.add_tokens([f"<extra_{i}>" for i in range(outputs - len(tokenizer))])
-    tokenizer.add_tokens(["<|image|>"], special_tokens=True)
-    tokenizer.bos_token = "<|vision_pad|>"
-    layers = {"cross_attention_layers": [1, 3], "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}
-    config = hf.MllamaConfig(
-        text_config=text("mllama_text_model", tokenizer, 32, 4, **layers) | {"vocab_size": outputs, "bos_token_id": 5},
-        vision_config={
-            "hidden_size": 32, "num_hidden_layers": 3, "num_global_layers": 1, "attention_heads": 4, "intermediate_size": 64,
-            "vision_output_dim": 96, "image_size": 28, "patch_size": 7, "intermediate_layers_indices": [0, 1],
-        },
-        **ids(tokenizer, image_token_index="<|image|>"),
-    )  # fmt: skip
-    torch.manual_seed(0)
-    model = hf.MllamaForConditionalGeneration(config)
-    for name, weights in model.named_parameters():
-        torch.nn.init.normal_(weights, 0.7 if name.endswith("gate") else float("norm" in name), 0.1)
-    images = hf.MllamaImageProcessor(size={"height": 28, "width": 28}, max_image_tiles=4)
-    made = tmp_path_factory.mktemp("mllama")
-    model.save_pretrained(made)
-    hf.MllamaProcessor(images, tokenizer, chat_template=template("<|image|>")).save_pretrained(made)
-    return made
+    return save_mllama(tmp_path_factory.mktemp("mllama"))
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@ network itself is compared with LeRobot's in `test_xvla_lerobot.py`."""
 
 from __future__ import annotations
 
+import json
 import math
 import shutil
 
@@ -305,6 +306,17 @@ def test_a_domain_learns_its_own_weights_and_the_shared_ones():
     for name, p in policy.parameters():
         p.requires_grad_(parts.entry(frozen, name) is None)
     assert all(name.startswith("action_head.") for name in gradients(policy, made))
+
+
+def test_adapters_of_other_code_are_refused_in_one_line(tmp_path):
+    """As the authors' `peft_train.py` saves them, by the names of their own modules."""
+    peft = {"base_model_name_or_path": MODEL, "modules_to_save": ["transformer.soft_prompt_hub"], "target_modules": ["qkv"]}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(peft))
+    config = PolicyConfig(model=str(tmp_path), kind="xvla")
+    for made in (XVLA.check, XVLA):
+        with pytest.raises(UserError, match=r"has adapters of an X-VLA that mmrl didn't save: merge them by peft") as caught:
+            made(config)
+        assert "\n" not in str(caught.value) and caught.value.key == "policy.model"
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ import pytest
 
 from mmrl import CONTRACT, Case, UserError
 from mmrl.api.errors import PluginError
+from mmrl.api.simulators.types import Simulation
 from mmrl.registry.distributions import GROUP
 from mmrl.registry.plugin_info import PluginInfo
 from mmrl.registry.plugins import Registry, registry
@@ -605,6 +606,26 @@ def test_a_task_that_can_t_be_made_is_named(site, body: str, message: str, trace
     with pytest.raises(UserError) as raised:
         load("zoo").make_task("zoo/animal", {"n": 2})
     assert str(raised.value).startswith(message) and isinstance(raised.value, PluginError) == trace
+
+
+def test_a_simulator_that_can_t_be_made_is_one_line_without_a_traceback(site) -> None:
+    """It is mostly this machine that lacks something, such as a driver; `mmrl check` shows a plugin's author where."""
+    source = """
+        from mmrl import SimulatorSpec, hookimpl
+        from mmrl.api.simulators.types import ActionSpec
+
+        @hookimpl
+        def mmrl_simulators():
+            return [SimulatorSpec(id="zoo/cage", target="mmrl_zoo:Cage", cameras=("front",), action=ActionSpec(dims=2))]
+
+        class Cage:
+            def __init__(self, num_envs, device):
+                raise RuntimeError("no Vulkan device")
+    """
+    site("mmrl-zoo", {"mmrl_zoo.py": source}, {"zoo": "mmrl_zoo"})
+    with pytest.raises(UserError, match=r"RuntimeError: no Vulkan device: see mmrl doctor, .* mmrl check zoo/cage$") as e:
+        load("zoo").make_simulator(Simulation(simulator="zoo/cage"), 1, "cpu")
+    assert not isinstance(e.value, PluginError)
 
 
 def test_specs_come_from_a_plugin_object_too(site) -> None:

@@ -78,6 +78,28 @@ def replayed(rollout, **options):
     return seen, gaps, successes, bool(found.terminated_N[0])
 
 
+def test_instructions_that_differ_are_told_where_a_policy_reads_none(monkeypatch, recwarn):
+    from dial import Dial
+
+    collector().ready()
+    assert not [w for w in recwarn if "instructions that differ" in str(w.message)], "of one instruction nothing is said"
+    plain = Dial.observe
+    monkeypatch.setattr(
+        Dial, "observe", lambda self, ids: replace(plain(self, ids), instructions=[f"turn by {n}" for n in ids.tolist()])
+    )
+    with pytest.warns(UserWarning, match="task 'dial/turn' gives instructions that differ, such as 'turn by 0' and 'turn by 1'"):
+        collector().ready()
+
+
+@pytest.mark.parametrize("key", ["with_expert", "interventions"])
+def test_an_expert_gives_one_action_at_a_time(key):
+    """Also where the run file leaves the chunk to the checkpoint."""
+    made = collector(chunk=2)
+    setattr(made, key, True)
+    with pytest.raises(UserError, match=r"the policy carries out 2 in each call: set policy\.options\.chunk = 1"):
+        collected(made, prompts(1))
+
+
 @pytest.mark.parametrize("chunk", [1, 2, 4])
 @pytest.mark.parametrize("lanes", [1, 3])
 def test_an_episode_is_what_its_actions_make_of_its_start(chunk, lanes):

@@ -127,6 +127,17 @@ def test_a_message_comes_back_as_it_was_sent_also_through_shared_memory():
         encode({"a": {1}}, [])
 
 
+@pytest.mark.parametrize("made", [list, tuple])
+def test_an_instruction_for_each_of_many_environments_fits_into_a_message(made):
+    texts = made(f"put the ü {n} into the basket" for n in range(40_000))
+    arrays: list[numpy.ndarray] = []
+    header = encode(texts, arrays)
+    assert len(json.dumps(header)) < 100 and decode(header, arrays) == texts
+    for data in (b"3", b"[1]", b"[", b"\xff"):
+        with pytest.raises(Broken, match="a message can't be read"):
+            decode(header, [numpy.frombuffer(data, numpy.uint8)])
+
+
 @pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="nothing reserves room here")
 def test_what_does_not_fit_into_shared_memory_goes_over_the_wire(monkeypatch, tmp_path):
     """A container's /dev/shm may have 64 MB; who writes beyond its end is killed."""

@@ -20,6 +20,7 @@ import importlib.util
 import json
 import os
 import pkgutil
+import runpy
 import select
 import shutil
 import signal
@@ -225,7 +226,7 @@ def run_child() -> int:
 
 
 def run_command() -> int:
-    """The exit code of `mmrl`."""
+    """The exit code of `mmrl`, or of a script."""
     import forked
     from mmrl.ui.cli import main
 
@@ -233,14 +234,18 @@ def run_command() -> int:
     forked.fork_children()
     entries = [entry for entry in PROCESS["env"].get("PYTHONPATH", "").split(os.pathsep) if entry]
     sys.path[:] = [PROCESS["cwd"], *entries, *(entry for entry in sys.path if entry not in entries)]
-    sys.argv = ["mmrl", *PROCESS["arguments"]]
+    sys.argv = PROCESS["command"]
     sys.stdin, sys.stdout = (
         os.fdopen(0, "r", closefd=False),
         os.fdopen(1, "w", -1 if not os.isatty(1) else 1, "utf-8", closefd=False),
     )
     sys.stderr = os.fdopen(2, "w", 1, "utf-8", closefd=False)
     try:
-        main(prog_name="mmrl")
+        if script := PROCESS["script"]:
+            sys.path.insert(0, os.path.dirname(script))
+            runpy.run_path(script, run_name="__main__")
+        else:
+            main(prog_name="mmrl")
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else 0 if ended.code is None else 1
     return 0

@@ -46,21 +46,25 @@ def start(
     stdout: int | None = None,
     stderr: int | None = None,
     terminal: bool = False,
+    script: str | None = None,
 ) -> Forked | subprocess.Popen[str]:
     """`python -m mmrl ARGUMENTS`, with the interface of `subprocess.Popen` in text mode.
 
-    stdin, stdout, stderr: as of Popen: PIPE, DEVNULL, STDOUT for stderr, a descriptor, or None for ours. terminal: stdin is a
-    terminal, which the process controls. Ctrl-C interrupts it, also where the suite itself runs in the background.
+    script: a file, for `python SCRIPT ARGUMENTS`. stdin, stdout, stderr: as of Popen: PIPE, DEVNULL, STDOUT for stderr, a
+    descriptor, or None for ours. terminal: stdin is a terminal, which the process controls. Ctrl-C interrupts it, also where the
+    suite itself runs in the background.
     """
     env = dict(os.environ if env is None else env)
     if other_at_start(env) - {"PYTHONHASHSEED"} or importlib.util.find_spec("torch") is None:
+        program = ["-m", "mmrl"] if script is None else [script]
         return subprocess.Popen(
-            [sys.executable, "-m", "mmrl", *arguments], cwd=cwd, env=env, stdin=stdin, stdout=stdout, stderr=stderr, text=True,
+            [sys.executable, *program, *arguments], cwd=cwd, env=env, stdin=stdin, stdout=stdout, stderr=stderr, text=True,
             start_new_session=True, preexec_fn=functools.partial(own_terminal, terminal),
         )  # fmt: skip
     fork_server.connection(fork_server.CHILDREN)  # for the command, whose judge asks for children
-    request = {"arguments": list(arguments), "cwd": str(Path(cwd).resolve()), "env": env, "terminal": terminal}
-    return Forked(fork_server.connection(fork_server.COMMANDS), ["mmrl", *arguments], request, (stdin, stdout, stderr))
+    command = [script or "mmrl", *arguments]
+    request = {"command": command, "script": script, "cwd": str(Path(cwd).resolve()), "env": env, "terminal": terminal}
+    return Forked(fork_server.connection(fork_server.COMMANDS), command, request, (stdin, stdout, stderr))
 
 
 def run(

@@ -178,6 +178,39 @@ def of_verl() -> Iterator[dict[str, Any]]:
                 "credit": found[:, 0].tolist(),
                 "how": how,
             }
+    yield from token_baselines(how)
+
+
+def token_baselines(how: str) -> Iterator[dict[str, Any]]:
+    """verl's optimal token baseline, of one turn and of several with observations between them, which mmrl's rows leave out."""
+    import numpy as np
+    from verl.trainer.ppo import core_algos
+
+    noise = torch.Generator().manual_seed(1)
+    for number in range(12):
+        groups = torch.randint(0, 3, (9,), generator=noise)
+        groups[:6] = torch.tensor([0, 0, 1, 1, 2, 2])
+        mask = (torch.arange(8) < torch.randint(1, 9, (9, 1), generator=noise)).float()
+        turns = number % 2
+        if turns:
+            mask *= torch.rand(9, 8, generator=noise) < 0.7
+            mask[:, 0] = 1
+        shares_NTV = (2 * torch.randn(9, 8, 4, generator=noise)).softmax(-1)
+        own_NT, squares_NT = shares_NTV[..., 0], (shares_NTV**2).sum(-1)
+        paid = torch.randint(-2, 5, (9, 8), generator=noise) / 4 * mask
+        name = "tir_optimal_token_baseline" if turns else "optimal_token_baseline"
+        tail = number % 4 < 2
+        given = {"index": np.array(groups.tolist()), "old_log_probs": own_NT.log(), "sum_pi_squared": squares_NT}
+        found, _ = core_algos.get_adv_estimator_fn(name)(paid, mask, **given, handle_zero_tail=tail)
+        kept = mask.bool()
+        rows = {"paid": paid, "slopes": 1 - 2 * own_NT + squares_NT, "token_credit": found}
+        yield {
+            "name": f"verl-advantage-{name}-{number}",
+            "settings": {"algorithm": "otb", "tail": tail},
+            "groups": groups.tolist(),
+            **{key: [row[there].tolist() for row, there in zip(x, kept, strict=True)] for key, x in rows.items()},
+            "how": how,
+        }
 
 
 def of_swift() -> Iterator[dict[str, Any]]:
@@ -211,6 +244,42 @@ def of_swift() -> Iterator[dict[str, Any]]:
         settings = {"algorithm": "fipo", "clip_high": 0.2, "dual_clip": delta or 0.0, "half_life": 2.0, "safe_ratio": 1.2}
         found = called(loss_type="fipo", fipo_clip_high_only=only_raises, delta=delta, **half)
         yield from rows(f"swift-fipo-{only_raises}", {**settings, "only_raises": only_raises}, found, how)
+    yield from told(f"ran ms-swift {swift.__version__}: rl_core/advantage.py")
+
+
+def told(how: str) -> Iterator[dict[str, Any]]:
+    """RLSD's reweighted advantages, and those with which the policy gradient is that of GRPO's loss plus SDAR's."""
+    from swift.rl_core.advantage import apply_rlsd_reweight, compute_sdar_loss
+
+    noise = torch.Generator().manual_seed(2)
+    for number in range(8):
+        rewards = torch.randint(0, 3, (2, GROUP), generator=noise) / 2
+        rewards[:, 0] = 1.0
+        rewards[:, 1] = 0.0
+        base = ((rewards - rewards.mean(1, keepdim=True)) / (rewards.std(1, keepdim=True) + 1e-4)).flatten()
+        mask = (torch.arange(6) < torch.randint(1, 7, (2 * GROUP, 1), generator=noise)).float()
+        logprobs = -torch.rand(2 * GROUP, 6, generator=noise) * 2
+        answers = logprobs + 0.3 * torch.randn(2 * GROUP, 6, generator=noise)
+        if number % 2:
+            settings = {"algorithm": "sdar", "told_weight": 0.1 * number, "sharpness": 5.0 / number}
+            own = logprobs.clone().requires_grad_()
+            surrogate = -((own - own.detach()).exp() * base[:, None] * mask).sum() / mask.sum()
+            distilled, _ = compute_sdar_loss(own, answers, mask, gate_beta=settings["sharpness"])
+            (surrogate + settings["told_weight"] * distilled).backward()
+            credit = -own.grad * mask.sum()
+        else:
+            settings = {"algorithm": "rlsd", "weight": 0.7, "last_weight": 0.3, "only_negative": number > 4}
+            credit = apply_rlsd_reweight(base, mask, answers, logprobs, 0.6, 0.2, settings["only_negative"])
+        yield {
+            "name": f"swift-advantage-{settings['algorithm']}-{number}",
+            "settings": settings,
+            "rewards": rewards.flatten().tolist(),
+            "told": answers.tolist(),
+            "logprobs": logprobs.tolist(),
+            "mask": mask.tolist(),
+            "told_credit": credit.tolist(),
+            "how": how,
+        }
 
 
 def main() -> None:

@@ -23,6 +23,7 @@ import torch
 from torch import distributed
 from torch.distributed.tensor import DTensor
 
+import forked
 import runs
 from mmrl.api.errors import UserError
 from mmrl.compute import ranks
@@ -32,17 +33,21 @@ MODEL = "tiny:qwen2_5_vl:hidden=32,layers=2"
 SHARES = str(Path(__file__).with_name("shares.py"))
 DIAL = str(Path(__file__).with_name("dial.py"))
 PLUGINS = os.pathsep.join([runs.TOY, SHARES, DIAL])
-RL = {"kind": "rl", "steps": 10, "prompts_per_step": 3, "group_size": 4, "learning_rate": 1e-3}
-SFT = {"kind": "sft", "steps": 10, "batch_size": 3, "learning_rate": 1e-3}
+STEPS = 6
+"""Of a run; evaluations come before them, halfway and at the end."""
+STOP, STOP_AGAIN = 2, 3
+"""After these steps of the case "resumed" tests stop runs that go on."""
+RL = {"kind": "rl", "steps": STEPS, "prompts_per_step": 3, "group_size": 4, "learning_rate": 1e-3}
+SFT = {"kind": "sft", "steps": STEPS, "batch_size": 3, "learning_rate": 1e-3}
 DISTILL = {
     "kind": "distill",
     "teacher": f"{MODEL},seed=7",
-    "steps": 10,
+    "steps": STEPS,
     "prompts_per_step": 3,
     "group_size": 2,
     "learning_rate": 1e-3,
 }
-PAIRS = {"kind": "preference", "steps": 10, "prompts_per_step": 3, "learning_rate": 1e-3}
+PAIRS = {"kind": "preference", "steps": STEPS, "prompts_per_step": 3, "learning_rate": 1e-3}
 TIMED = (
     *("simulator/steps_per_s", "simulator/busy_share", "policy/idle_share", "ranks/wait_s"),
     *("async/process", "async/generate", "async/judge"),
@@ -72,7 +77,7 @@ ACTS = {
 CASES: dict[str, dict[str, Any]] = {
     "plain": rl(),
     "replicated": rl(also=REPLICATED),
-    "kl": rl(kl_coef=0.3, epochs=2, minibatches=2, reference_every=4, optimizer="sgd", learning_rate=0.1),
+    "kl": rl(kl_coef=0.3, epochs=2, minibatches=2, reference_every=3, optimizer="sgd", learning_rate=0.1),
     "checkpointed": rl(
         also={"train": {"threads": 1, "gradient_checkpointing": True, "micro_batch_tokens": 40}}, entropy_coef=0.01
     ),
@@ -84,6 +89,7 @@ CASES: dict[str, dict[str, Any]] = {
     "guide": rl(["picture", "text"], hints="guide", success_threshold=0.45, ground_truth="always"),
     "masked": rl(["picture", "text"], perception={"coef": 0.5}, entropy_penalty=0.1, minibatches=2),
     "masked, both": rl(["picture", "text"], perception={"coef": 0.5, "gradient": "both", "entropy_penalty": 0.1}),
+    "consistency": rl(consistency={"opening": "e", "closing": "zz"}, reference_every=2, reference_decay=0.5),
     "noisy": rl(["picture", "text"], noisy={"share": 0.5, "ratio": "clean"}),
     # of one token, many gradients are nothing but rounding, which Adam would make as large as others
     "ttrv": rl(labels="ttrv", optimizer="sgd", learning_rate=0.1, also={"generate": {"max_tokens": 1}}),
@@ -97,7 +103,7 @@ CASES: dict[str, dict[str, Any]] = {
         },
     ),
     "remax": rl(algorithm="remax", overlong="mask"),
-    "stages": case({**SFT, "steps": 3}, {**RL, "steps": 4, "ema_decay": 0.5}, {**DISTILL, "steps": 3}),
+    "stages": case(*({**stage, "steps": STEPS // 3} for stage in (SFT, {**RL, "ema_decay": 0.5}, DISTILL))),
     "reverse": case(DISTILL | {"divergence": "reverse"}, tasks=["picture", "text"]),
     "hard": case(DISTILL | {"divergence": "hard"}),
     "ema": rl(ema_decay=0.6),
@@ -193,7 +199,7 @@ def config(name: str, folder: Path, learners: int = 1, **sections: Any) -> Any:
             task["options"]["folder"] = str(where)
     data = {
         "policy": {"model": MODEL},
-        "evaluate": {"num_prompts": 5, "every": 5},
+        "evaluate": {"num_prompts": 5, "every": STEPS // 2},
         "record": {"rollouts_every": 1, "rollouts": 99, "trackers": []},
         **data,
     }
@@ -361,19 +367,17 @@ def prepared() -> Any:
                 torch.set_num_threads(before)
 
 
-def start(count: int, folder: Path, plays: Sequence[dict[str, Any]], program: str = __file__) -> list[subprocess.Popen[str]]:
+def start(count: int, folder: Path, plays: Sequence[dict[str, Any]], program: str = __file__) -> list[Any]:
     """Processes that together carry these out, each the arguments of `play`, or of what else the program plays."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "play.json").write_text(json.dumps(plays))
     env = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, program]
     return [
-        subprocess.Popen([*command, str(n), str(count), str(folder)], env=env, stderr=subprocess.PIPE, text=True)
-        for n in range(count)
+        forked.start([str(n), str(count), str(folder)], script=program, env=env, stderr=subprocess.PIPE) for n in range(count)
     ]
 
 
-def ended(processes: Sequence[subprocess.Popen[str]], folder: Path, timeout: float) -> list[list[dict[str, Any]]]:
+def ended(processes: Sequence[Any], folder: Path, timeout: float) -> list[list[dict[str, Any]]]:
     """What came of each of these plays, rank by rank."""
     try:
         for process in processes:

@@ -33,18 +33,40 @@ UNKNOWN_S = 5
 LIST = Path(__file__).parents[1] / "long.json"
 EVERYDAY = "not slow and not long and not gpu"
 """The marks of `make test`."""
+LONG = ("(slow or long) and not exhaustive and not gpu", "(slow or long) and not gpu")
+"""Those of `make test-slow`, and of the long tests of `make test-all`."""
 FOLDER = "MMRL_TEST_SECONDS"
 """The variable with the folder where seconds are written, a file for each process of pytest-xdist."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class, name: str, obj: object) -> list[pytest.Item] | None:
-    """Of the everyday tests: make no items of long functions, which are nearly half of all cases, only to leave them out."""
-    if collector.config.option.markexpr != EVERYDAY or not name.startswith("test"):
+    """Make no items only to leave them out: of the everyday tests those of long functions, which are nearly half of all cases, of
+    the long ones those of short functions."""
+    chosen = collector.config.option.markexpr
+    if chosen not in (EVERYDAY, *LONG) or not name.startswith("test"):
         return None
-    marks = {mark.name for mark in (*collector.iter_markers(), *getattr(obj, "pytestmark", ()))}
-    is_long = f"{collector.nodeid}::{name}" in seconds_in(LIST) and "everyday" not in marks
-    return [] if is_long or "slow" in marks else None
+    marks = [*collector.iter_markers(), *getattr(obj, "pytestmark", ())]
+    names = {mark.name for mark in marks}
+    is_long = f"{collector.nodeid}::{name}" in seconds_in(LIST) and "everyday" not in names
+    if chosen == EVERYDAY:
+        return [] if is_long or "slow" in names else None
+    # of one case, which may come from another file; marks of a fixture's parameters are in the text
+    marked = any(getattr(case, "marks", ()) for mark in marks if mark.name == "parametrize" for case in values(mark))
+    return None if is_long or names & {"slow", "long"} or marked or says_so(collector.path) else []
+
+
+def values(parametrize: pytest.Mark) -> list[object]:
+    """The cases of `@pytest.mark.parametrize`, where they are a list."""
+    given = parametrize.kwargs.get("argvalues", parametrize.args[1] if len(parametrize.args) > 1 else ())
+    return [*given] if isinstance(given, list | tuple) else []
+
+
+@functools.cache
+def says_so(file: Path) -> bool:
+    """Whether a file may mark tests as slow or long."""
+    text = file.read_text("utf-8")
+    return "slow" in text or "mark.long" in text
 
 
 @functools.cache

@@ -165,6 +165,14 @@ def test_ten_steps_that_taught_nothing_say_why() -> None:
     assert "if the reward is low, a warm start" in short
 
 
+def test_an_algorithm_that_credits_none_is_not_told_as_equal_rewards() -> None:
+    ((_, text),) = feed(AlarmMonitor(LimitsConfig()), "zero_std_share", *[1.0] * 10, uncredited_share=0.75)
+    assert "10 steps in a row taught nothing: rewards differed, but the algorithm gave no completion credit" in text
+    assert "grpo-passk" in text and "scored the same" not in text
+    ((_, text),) = feed(AlarmMonitor(LimitsConfig()), "zero_std_share", *[1.0] * 10, uncredited_share=0.25)
+    assert "scored the same" in text
+
+
 def test_nearly_nothing_taught_is_told_at_its_threshold() -> None:
     limits = only("zero_std", warn=0.95)
     assert feed(AlarmMonitor(limits), "zero_std_share", *[1.0] * 9, 0.49) == []

@@ -25,7 +25,8 @@ OF_KIND = {"vlm": W, "reward": W, "openai": W, "vla": N, "pi0_fast": C, "diffusi
 ALONE = {
     **{id: {W} for id in ("gspo", "gmpo", "vespo", "fipo")},  # all tokens of an answer in one pass
     "pacs": {W},
-    "rover": {W},  # the whole vocabulary
+    **{id: {W} for id in ("rover", "otb")},  # the whole vocabulary
+    **{id: {W} for id in ("rlsd", "sdar")},  # answers in prompts
     "archer": {W},  # turns of a conversation
     "real": {W},
     "dcpo": {W, N, C},  # probabilities

@@ -9,7 +9,7 @@ from mmrl.api.episodes import Conversation
 from mmrl.api.types import Prompt, Score, Status, Turn, user_message
 from mmrl.compute import ranks
 from mmrl.run_folder.metrics import REDUCTIONS
-from mmrl.train.metrics import most_common_share, rl_metrics, zero_std_share
+from mmrl.train.metrics import credit_share, most_common_share, rl_metrics, zero_std_share
 
 
 def rollout(group, *tokens, task="a/one", status=Status.FINISHED, text="", answer=None):
@@ -59,6 +59,7 @@ def test_the_figures_of_a_step():
             "length/truncated_share": 1 / 3,
             "judge/failed_share": 1 / 6,
             "zero_std_share": 2 / 3,
+            "uncredited_share": 1 / 3,  # the last group
         }
     )
 
@@ -85,6 +86,12 @@ def test_advantages_of_tokens_count_by_rollout():
     assert zero_std_share(rollouts, of_tokens) == pytest.approx(2 / 3)
     metrics = rl_metrics(rollouts[:4], [Score(1.0)] * 4, of_tokens[:4])
     assert metrics["zero_std_share"] == metrics["task/a/one/zero_std_share"] == 0.5
+
+
+def test_tokens_with_credit_are_counted_among_those_that_are_trained():
+    credit = torch.tensor([[0.0, 0.5, 0.0], [-1.0, 0.0, 0.0], [torch.nan] * 3])
+    mask = torch.tensor([[1, 1, 1], [1, 0, 0], [1, 1, 1]]).bool()
+    assert credit_share(credit, mask) == 2 / 4 and credit_share(credit, mask & False) == 0
 
 
 def test_a_conversation_is_as_long_as_its_turns_together():

@@ -13,7 +13,8 @@ from mmrl.config.sections import PolicyConfig, RlStage
 from mmrl.policies.acting.vla import VLA
 from mmrl.policies.batches import ActionMicroBatch
 from mmrl.train.plan.acting import slots, vla_shapes, vla_sizes, vla_workload
-from mmrl.train.plan.memory import activations, resident
+from mmrl.train.plan.kept import activations
+from mmrl.train.plan.memory import resident
 from mmrl.train.plan.sources import find_shapes
 from mmrl.train.plan.trained import trained
 from mmrl.train.plan.workload import Micro

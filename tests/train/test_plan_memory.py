@@ -5,11 +5,12 @@ import torch
 from transformers.masking_utils import causal_mask_function
 
 import vlm_cases as cases
+from mmrl.api.errors import UserError
 from mmrl.config.sections import LoraConfig, PartConfig, PolicyConfig, PreferenceStage, RlStage, RunConfig, SftStage
 from mmrl.policies.batches import Credit
 from mmrl.policies.gradient_checkpointing import gradient_checkpointing
 from mmrl.policies.nf4 import nf4_layers
-from mmrl.policies.vlm import attention, block_masks
+from mmrl.policies.vlm import attention, block_masks, tiny
 from mmrl.policies.vlm import vlm as vlms
 from mmrl.policies.vlm.block_masks import block_mask
 from mmrl.policies.vlm.packed_rows import PackedRows
@@ -17,20 +18,19 @@ from mmrl.policies.vlm.vlm import VLM
 from mmrl.rollout.generate import cache as caches
 from mmrl.rollout.generate.cache import ReservedLayer
 from mmrl.train.plan import attention as chosen
-from mmrl.train.plan import predict
+from mmrl.train.plan import experts, predict
 from mmrl.train.plan.attention import Attention
+from mmrl.train.plan.kept import activations, recompute_bytes
 from mmrl.train.plan.machines import GPUS, MIB
 from mmrl.train.plan.memory import (
     LOGIT_CHUNK,
     PREFETCHED,
     ROOM,
-    activations,
     cache_capacity,
     cache_token,
     logits,
     peaks,
     pixels,
-    recompute_bytes,
     resident,
     update,
     usable,
@@ -38,6 +38,7 @@ from mmrl.train.plan.memory import (
 from mmrl.train.plan.published import PUBLISHED
 from mmrl.train.plan.shapes import shapes_of
 from mmrl.train.plan.teams import whole_rows
+from mmrl.train.plan.traced import trace, trace_both
 from mmrl.train.plan.trained import AT_ONCE, stepped_bytes, trained, weight_bytes
 from mmrl.train.plan.workload import Micro, Sizes, workload
 from mmrl.train.resolve import with_algorithm_defaults
@@ -46,6 +47,8 @@ from mmrl.train.update.optimizer import Optimizer
 from mmrl.train.update.pack_conversations import pack
 
 RL = RlStage(kind="rl", steps=1)
+EXPERTS = ("qwen3_vl_moe", "glm4v_moe", "qwen3_omni_moe")
+"""Families with a mixture of experts."""
 
 
 def run_file(**sections):
@@ -80,7 +83,7 @@ def a_micro_batch(vlm, size=(112, 112)):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("family", cases.FAMILIES)
+@pytest.mark.parametrize("family", [*cases.FAMILIES, *EXPERTS])
 def test_activations_are_what_torch_keeps(family, dtype):
     """To 2%: what runs along tokens is counted one by one; indices, masks of pictures and the like are not."""
     vlm = VLM(PolicyConfig(model=f"tiny:{family}:hidden=128,layers=3", dtype=dtype))
@@ -216,7 +219,8 @@ def test_a_3b_model_by_hand():
         parts = {p.name: p.bytes for p in resident(shapes, config, pairs, trained(shapes, None, pairs))}
         assert parts.get("reference", 0) == copies * 2 * n, "DPO compares with a copy, SimPO with none"
         work = workload(config.model_copy(update={"stages": [pairs]}), pairs, shapes, Sizes())
-        assert (work.group, work.sampled, work.looked_at, work.reference) == (2, False, 1, bool(copies))
+        assert (work.group, work.sampled, work.trained, work.looked_at) == (2, (), ((16, 2),), 1)
+        assert work.reference == bool(copies)
     turns = RlStage(kind="rl", steps=1, turn_critic={})
     parts = {p.name: p.bytes for p in resident(shapes, config, turns, trained(shapes, None, turns))}
     assert parts["frozen copy"] == 2 * n, "what critics of turns see with"
@@ -364,6 +368,75 @@ def test_weights_in_4_bits_take_what_is_planned(dtype):
     assert weight_bytes(weights, b) == pytest.approx(sum(t.nbytes for t in own), rel=0.01)
     micro, planned = a_micro_batch(vlm)
     assert activations(shapes, planned, b, weights=weights) == pytest.approx(kept(vlm, micro), rel=0.06)
+
+
+@pytest.mark.parametrize(("dtype", "family"), [("float32", "qwen3_vl_moe"), ("bfloat16", "glm4v_moe")])
+def test_experts_have_neither_adapters_nor_4_bits(dtype, family):
+    """Only the linear layers that peft adapts: no router, and what peft takes for experts by its name only in 4 bits."""
+    lora = LoraConfig(rank=8, target_modules=["language"], nf4=["language"])
+    vlm = VLM(PolicyConfig(model=f"tiny:{family}:hidden=128,layers=3", dtype=dtype, lora=lora))
+    shapes, b = shapes_of(tiny.skeleton(family, hidden=128, layers=3).config.to_dict(), ""), 4 if dtype == "float32" else 2
+    weights = trained(shapes, lora, RL)
+    assert weights.adapters == weights.moved == sum(p.numel() for _, p in vlm.parameters())
+    assert weights.adapted == {"q_proj", "k_proj", "v_proj", "o_proj"}
+    layers = [layer for _, layer in nf4_layers(vlm.model)]
+    assert weights.nf4 == sum(layer.in_features * layer.out_features for layer in layers) and len(layers) > 8
+    micro, planned = a_micro_batch(vlm)
+    assert activations(shapes, planned, b, weights=weights) == pytest.approx(kept(vlm, micro), rel=0.06)
+    with pytest.raises(UserError, match=r"matches no linear layer|has no linear layer"):
+        trained(shapes, LoraConfig(target_modules=["*.experts.*"]), RL)
+
+
+def test_what_experts_hold_for_a_moment():
+    """Of a layer alone, in bfloat16, on torch's meta device: its peak is what it keeps and what passes."""
+    layer = tiny.skeleton("qwen3_vl_moe", hidden=256, layers=1).to(torch.bfloat16).model.language_model.layers[0].mlp
+    shapes = shapes_of(tiny.skeleton("qwen3_vl_moe", hidden=256, layers=1).config.to_dict(), "")
+    tokens = torch.empty(1, 1000, 256, device="meta", dtype=torch.bfloat16, requires_grad=True)
+    forward, _, _ = trace_both(lambda: layer(tokens))
+    held = trace(lambda: layer(tokens.detach()))
+    each = experts.kept(shapes, shapes.text.experts, 2, None)
+    assert forward.kept == pytest.approx(1000 * each, rel=0.02)
+    assert forward.peak == pytest.approx(1000 * (each + experts.passing(shapes, 2)), rel=0.1)
+    assert held.peak == pytest.approx(1000 * (experts.without_gradients(shapes, 2) - 2 * 3 * 256), rel=0.1)
+
+
+def test_routes_are_kept_and_penalties_keep_scores():
+    """Two bytes for each expert of a token in each layer: of all tokens of the step, as R2 keeps them, or of a micro-batch."""
+    found = {}
+    base = {"kind": "rl", "steps": 1, "prompts_per_step": 8, "group_size": 4}
+    for name, more in (
+        ("plain", {}),
+        ("R2", {"minibatches": 2, "experts": {"router_replay": "R2"}}),
+        ("R3", {"experts": {"router_replay": "R3"}}),
+        ("aux", {"experts": {"aux_loss_coef": 0.01}}),
+        ("frozen", {"experts": {"freeze_router": True}}),
+    ):
+        config = run_file(policy={"model": "Qwen/Qwen3-VL-30B-A3B", "dtype": "bfloat16"}, stages=[base | more])
+        found[name] = predict(with_algorithm_defaults(config), GPUS["h200"], online=False).stages[0]
+    parts = {name: {part.name: part.bytes for part in stage.parts} for name, stage in found.items()}
+    micro = found["R2"].work.micro
+    assert parts["R2"]["routes"] == 2 * 48 * 8 * sum(m.tokens for m in micro) and "routes" not in parts["plain"]
+    assert parts["R3"]["routes"] == 2 * 48 * 8 * max(m.tokens for m in found["R3"].work.micro)
+    most = max(m.tokens for m in found["aux"].work.micro)
+    assert parts["aux"]["activations"] - parts["plain"]["activations"] == 48 * 2 * 4 * 128 * most
+    assert found["plain"].weights.moved - found["frozen"].weights.moved == 48 * 128 * 2048
+    assert (found["aux"].work.states, found["R2"].work.states, found["R2"].work.looked_at) == (1, 0, 1)
+    named = [{s.name: s.seconds for s in found[name].seconds} for name in ("plain", "aux")]
+    looked, forward = named[1]["update: passes without gradients"], named[1]["update: forward"]
+    assert "update: passes without gradients" not in named[0] and 0.8 * forward < looked < forward, "no logits"
+
+
+def test_a_policy_that_sees_less_and_learns_doubles_what_is_kept():
+    stage = {"kind": "rl", "steps": 1, "prompts_per_step": 8, "group_size": 4}
+    once, twice = (
+        predict(with_algorithm_defaults(run_file(stages=[stage | {"perception": {"coef": 0.1, "gradient": g}}])), GPUS["h200"])
+        for g in ("seen", "both")
+    )
+    one, two = ({part.name: part.bytes for part in plan.stages[0].parts} for plan in (once, twice))
+    assert two["activations"] == 2 * one["activations"] and two["pictures"] > 1.9 * one["pictures"]
+    seconds = [{s.name: s.seconds for s in plan.stages[0].seconds} for plan in (once, twice)]
+    assert seconds[1]["update: backward"] == pytest.approx(2 * seconds[0]["update: backward"])
+    assert seconds[0]["update: passes without gradients"] == pytest.approx(seconds[0]["update: forward"])
 
 
 def test_an_offloaded_optimiser_is_on_the_device_in_pieces():

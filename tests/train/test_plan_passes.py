@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from mmrl_robotics.small import Small
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.flop_counter import FlopCounterMode
@@ -185,22 +186,98 @@ def test_a_run_is_planned_and_needs_more_with_more_calls_at_once():
     assert {part["name"] for part in stage["seconds"]["parts"]} >= {"act", "update: forward", "update: backward"}
 
 
-def test_kinds_that_say_nothing_are_refused_in_one_line(monkeypatch):
-    for kind, model, why in (
-        ("squashed", "mlp", r"^policy\.kind = 'squashed' has no planned\(\), which says what its passes are: .*"),
-        ("reward", "tiny:qwen2_5_vl", r'^mmrl plan supports policy\.kind = "vlm" and policies that act, not \'reward\'$'),
+def a_base(folder, chunk, **options):
+    Small(PolicyConfig(model="cnn"), dims=3, size=56, chunk=chunk, hidden=[16], **options).save(folder)
+    return str(folder)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.2])
+def test_a_perceptron_on_a_frozen_base_has_the_passes_of_both(tmp_path, noise):
+    options = {"dims": 3, "state": 2, "base": a_base(tmp_path, 1, state=2), "residual": 0.2, "noise": noise}
+    config = PolicyConfig(kind="squashed", model="mlp", options=options)
+    policy, found = make_policy(config, device="cpu", seed=0), Passes(config)
+    assert dict(found.shapes.named()) == {name: tuple(p.shape) for name, p in policy.parameters()}
+    assert found.planned.width == policy.width and not found.reads_text
+    assert [p.shape for p in found.planned.frozen.parameters()] == [p.shape for p in policy.base.model.parameters()]
+    seen = seen_by(policy, 2)
+    with FlopCounterMode(display=False) as counter:
+        sample = policy.act(seen, torch.arange(N), torch.zeros(N, dtype=torch.int64), 1.0)
+    assert found.act(N, 0).flops == counter.get_total_flops()
+    flops, _ = kept(policy, calls_of(policy, seen, sample))
+    assert found.learn(N, 0, False, frozenset(), False)[0].flops == flops
+
+
+def test_a_correction_has_the_passes_of_its_base_once_a_chunk(tmp_path):
+    options = {"base": a_base(tmp_path, 3), "state": 2}
+    config = PolicyConfig(kind="robotics/residual", model="mlp", options=options)
+    policy, found = make_policy(config, device="cpu", seed=0), Passes(config)
+    assert dict(found.shapes.named()) == {name: tuple(p.shape) for name, p in policy.parameters()}
+    seen, each = seen_by(policy, 2), []
+    for call in range(3):
+        with FlopCounterMode(display=False) as counter:
+            sample = policy.act(seen, torch.arange(N), torch.full((N,), call), 1.0)
+        each.append(counter.get_total_flops())
+    assert each[0] > each[1] == each[2] and found.act(N, 0).flops == sum(each)
+    flops, _ = kept(policy, calls_of(policy, seen, sample))
+    assert found.learn(N, 0, False, frozenset(), False)[0].flops == 3 * flops, "of a call's three actions"
+    assert found.planned.chunk == 3 and found.planned.tokens(0, False) == 3
+
+
+def test_critics_take_their_time_where_the_policy_is_small(tmp_path):
+    """A policy of two layers of 256 learns once for each of 16 x 9 calls, and ten critics of its size 20 times."""
+    data = {
+        "name": "x",
+        "policy": {"kind": "squashed", "model": "mlp", "options": {"dims": 4, "state": 5}},
+        "tasks": [{"id": "robotics/reach", "options": {"dims": 4, "max_steps": 9}}],
+        "stages": [{"kind": "off-policy", "steps": 1}],
+    }
+    config = parse_config(data)
+    stage = predict(config, machine_by_name("h200")).stages[0]
+    assert (stage.work.updates, stage.work.micro[0].rows, len(stage.work.micro)) == (16 * 9, 256, 1)
+    critics = next(part for part in stage.seconds if part.name == "update: critics")
+    own = 10 * ((5 + 4) * 256 + 256 * 256 + 256)  # multiplications of a transition in all critics
+    assert critics.flops == pytest.approx(16 * 9 * 256 * own * 2 * (20 * 4 + 3), rel=0.02), (
+        "a third of a pass less, by the inputs"
+    )
+    assert "frozen copy" not in {part.name for part in stage.parts}, "nothing trains what it sees by"
+    named = {part.name: part.bytes for part in stage.parts}
+    weights = 10 * ((5 + 4 + 1) * 256 + 257 * 256 + 257)
+    assert named["critics"] > 20 * weights
+
+
+def test_policies_without_text_have_none(tmp_path):
+    config = PolicyConfig(kind="act", model=CASES["act"][0], options=CASES["act"][1])
+    data = {"name": "x", "policy": config.model_dump(exclude_unset=True), "tasks": [{"id": "robotics/reach"}]}
+    file = parse_config(data | {"stages": [{"kind": "sft", "steps": 1}]})
+    plan = predict(file, machine_by_name("h200"), sizes=sizes_of(file, find_shapes(config), text=99))
+    assert plan.sizes.text == 0 and plan.parameters.keys() == {"network", "head"}
+    assert sum(plan.parameters.values()) == plan.found.shapes.parameters
+    reading = PolicyConfig(kind="smolvla", model="tiny:smolvla", options=CASES["smolvla"][1])
+    assert passes_of(reading).reads_text and find_shapes(reading).shapes.reads_text
+
+
+def test_kinds_that_say_nothing_are_refused_in_one_line(monkeypatch, tmp_path):
+    with pytest.raises(UserError, match=r'^mmrl plan supports policy\.kind = "vlm" and policies that act, not \'reward\'$'):
+        find_shapes(PolicyConfig(kind="reward", model="tiny:qwen2_5_vl"))
+    for kind, options, why in (
+        ("squashed", {"base": str(tmp_path)}, r"policy\.options\.base '.*' has no \S+: give a folder with a policy that acts$"),
+        ("robotics/residual", {"base": "nowhere"}, r"policy\.options\.base 'nowhere' is not a folder: give one with"),
     ):
         with pytest.raises(UserError, match=why):
-            find_shapes(PolicyConfig(kind=kind, model=model, options={"state": 3} if kind == "squashed" else {}))
+            find_shapes(PolicyConfig(kind=kind, model="mlp", options=options))
 
-    class Broken(ActingPolicy):
+    class Silent(ActingPolicy):
         def __init__(self, config, *, device="cpu", seed=0, source=None):
             pass
 
+    class Broken(Silent):
         @classmethod
         def planned(cls, config):
             return {}["nothing"]
 
+    monkeypatch.setattr(type(plugins.registry()), "target", lambda self, spec: Silent)
+    with pytest.raises(UserError, match=r"^policy\.kind = 'squashed' has no planned\(\), which says what its passes are: .*"):
+        find_shapes(PolicyConfig(kind="squashed", model="mlp", options={}))
     monkeypatch.setattr(type(plugins.registry()), "target", lambda self, spec: Broken)
     with pytest.raises(PluginError, match=r"^policy 'squashed': its planned\(\) raised KeyError: 'nothing'$"):
         find_shapes(PolicyConfig(kind="squashed", model="mlp", options={}))

@@ -12,7 +12,7 @@ import vlm_cases as cases
 from mmrl.api.errors import UserError
 from mmrl.config.sections import PolicyConfig, RlStage, RunConfig
 from mmrl.policies.vlm.vlm import VLM
-from mmrl.train.plan import check_fits, predict, sizes_of
+from mmrl.train.plan import check_fits, experts, predict, sizes_of
 from mmrl.train.plan.machines import GB, GPUS, MIB, TERA, Machine, cpu, current_machine, machine_by_name
 from mmrl.train.plan.published import PUBLISHED
 from mmrl.train.plan.seconds import Cost, CostModel
@@ -41,9 +41,11 @@ def seconds(plan, name, stage=0):
     return next(part.seconds for part in plan.stages[stage].seconds if part.name == name)
 
 
-@pytest.mark.parametrize("family", cases.FAMILIES)
+@pytest.mark.parametrize("family", [*cases.FAMILIES, "qwen3_vl_moe", "glm4v_moe"])
 def test_floating_point_operations_are_those_that_torch_counts(family):
     vlm = VLM(PolicyConfig(model=f"tiny:{family}:hidden=64,layers=3", attn_implementation="eager"))
+    if "moe" in family:  # torch doesn't count grouped products
+        vlm.model.set_experts_implementation("eager")
     clock = CostModel(shapes_of(vlm.model.config.to_dict(), family), MACHINE, "float32", "eager")
     from mmrl.policies.batches import Credit
     from mmrl.train.update.pack_conversations import pack
@@ -62,8 +64,8 @@ def test_floating_point_operations_are_those_that_torch_counts(family):
     operators = counter.get_flop_counts()["Global"]
     told = sum(n for op, n in operators.items() if "attention" not in str(op))
     tower = clock.tower(planned.patches, planned.patches)
-    near = tower.attention * clock.rate
-    # the tower's attention is one operator, which torch doesn't count on a CPU; tables of positions are products too
+    near = 0 if "glm" in family else tower.attention * clock.rate
+    # Qwen's tower's attention is one operator, which torch doesn't count on a CPU; tables of positions are products too
     expected = clock.forward(planned, planned.patches).flops - near
     assert told == pytest.approx(expected, rel=2e-3)
 
@@ -96,6 +98,17 @@ def test_decoding_few_rows_waits_for_the_weights():
     layer = 2048 * (2 * 2048 + 2 * 256 + 3 * 11008)
     assert clock.text(1, 1, 100).products == clock.text(8, 1, 100).products == pytest.approx(2 * layer * 36 / 1e12)
     assert clock.text(1000, 1, 100).products > 5 * clock.text(8, 1, 100).products
+
+
+def test_a_token_pays_for_its_experts_and_few_tokens_read_few():
+    """Of 128 experts of three matrices of 2048 x 768 in each of 48 layers, 8 are multiplied with. One token reads 8 of them,
+    eight that choose at random 128 x (1 - (15/16)^8), and 1,000 all."""
+    clock = CostModel(shapes_of(PUBLISHED["Qwen/Qwen3-VL-30B-A3B"], ""), MACHINE, "bfloat16")
+    attending, router, expert = 2048 * (2 * 4096 + 2 * 512), 2048 * 128, 3 * 2048 * 768
+    assert clock.text(2, 1000).products == pytest.approx(2 * 48 * (attending + router + 8 * expert) * 2000 / 1e14)
+    for rows, read in ((1, 8), (8, 128 * (1 - (15 / 16) ** 8))):
+        assert clock.text(rows, 1, 100).products == pytest.approx(2 * 48 * (attending + router + read * expert) / 1e12)
+    assert experts.read(clock.shapes, 1000) == pytest.approx(48 * (router + 128 * expert))
 
 
 def test_backward_passes_cost_what_is_trained():

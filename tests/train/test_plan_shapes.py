@@ -11,10 +11,15 @@ from mmrl.config.sections import PolicyConfig
 from mmrl.policies.vlm import tiny
 from mmrl.policies.vlm.thinkers import whole_config
 from mmrl.train.plan.published import PUBLISHED, published
-from mmrl.train.plan.shapes import FAMILIES, shapes_of
+from mmrl.train.plan.shapes import FAMILIES, Experts, shapes_of
 from mmrl.train.plan.sources import find_shapes
 
 COUNTED = {  # parameters in the checkpoints on the hub
+    "Qwen/Qwen2-VL-2B": 2_208_985_600,
+    "Qwen/Qwen2-VL-7B": 8_291_375_616,
+    "Qwen/Qwen2-VL-72B": 73_405_560_320,
+    "Qwen/Qwen3-VL-30B-A3B": 31_070_754_032,
+    "Qwen/Qwen3-VL-235B-A22B": 235_670_022_896,
     "Qwen/Qwen2.5-VL-3B": 3_754_622_976,
     "Qwen/Qwen2.5-VL-7B": 8_292_166_656,
     "Qwen/Qwen2.5-VL-32B": 33_452_718_336,
@@ -26,7 +31,13 @@ COUNTED = {  # parameters in the checkpoints on the hub
 }
 
 
-@pytest.mark.parametrize("hidden, layers", [(64, 1), (128, 3)])
+FEW = {
+    "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4, "num_attention_heads": 4, "vocab_size": 100,
+    "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "decoder_sparse_step": 2, "mlp_only_layers": [1],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("hidden, layers", [(64, 2), (128, 3)])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_tiny_models_have_these_weights(family, hidden, layers):
     model = tiny.skeleton(family, hidden=hidden, layers=layers)
@@ -35,15 +46,24 @@ def test_tiny_models_have_these_weights(family, hidden, layers):
 
 
 @pytest.mark.parametrize("whole", [False, True])
-def test_a_thinker_is_counted_without_what_speaks(whole):
-    """Its tower and language model are as Qwen2.5-VL's; its weights are all of it, those that hear too."""
-    model = tiny.skeleton("qwen2_5_omni")
+@pytest.mark.parametrize("family, alike", [("qwen2_5_omni", "qwen2_5_vl"), ("qwen3_omni_moe", "qwen3_vl_moe")])
+def test_a_thinker_is_counted_without_what_speaks(family, alike, whole):
+    """Its tower and language model are as those of the family that sees; its weights are all of it, those that hear too."""
+    model = tiny.skeleton(family)
     config = whole_config(model.config) if whole else model.config
-    shapes, like = shapes_of(config.to_dict(), "x"), shapes_of(tiny.skeleton("qwen2_5_vl").config.to_dict(), "y")
+    shapes, like = shapes_of(config.to_dict(), "x"), shapes_of(tiny.skeleton(alike).config.to_dict(), "y")
     assert dict(shapes.named()) == {name: tuple(p.shape) for name, p in model.named_parameters()}
-    assert (shapes.vision, shapes.text) == (like.vision, replace(like.text, tied=False, vocabulary=shapes.text.vocabulary))
-    with pytest.raises(UserError, match="x is a qwen3_omni_moe_thinker, but mmrl plan supports only the Qwen-VL families"):
-        shapes_of(tiny.skeleton("qwen3_omni_moe").config.to_dict(), "x")
+    assert shapes.vision == like.vision
+    assert shapes.text == replace(like.text, tied=shapes.text.tied, vocabulary=shapes.text.vocabulary)
+
+
+def test_experts_of_a_layer_are_all_counted_and_those_of_a_token_told_apart():
+    model = tiny.skeleton("glm4v_moe", hidden=64, layers=3)
+    text = shapes_of(model.config.to_dict(), "x").text
+    assert text.experts == Experts(count=4, chosen=2, inner=64, shared=64, precise=True)
+    assert text.where == {1, 2} and text.turned == 0.5, "the first layer has one MLP"
+    sparse = shapes_of(tiny.skeleton("qwen3_vl_moe").config.to_dict() | {"text_config": FEW}, "x").text
+    assert (sparse.where, sparse.sparse) == ({3}, 1), "every second layer, but not the second"
 
 
 def test_a_published_thinker_has_as_many_as_its_checkpoint():
@@ -105,7 +125,11 @@ def test_a_folder_says_what_it_holds(tmp_path):
 @pytest.mark.parametrize(
     "config, words",
     [
-        ({"model_type": "llava"}, "is a llava, but mmrl plan supports only the Qwen-VL families"),
+        ({"model_type": "llava"}, "is a llava, but mmrl plan supports only the Qwen-VL families and GLM-4.5V"),
+        ({"model_type": "kimi_k25"}, "is a kimi_k25, but mmrl plan supports only"),
+        ({"model_type": "qwen3_vl_moe", "text_config": FEW | {"num_experts": None}}, "has no usable int.. argument must be"),
+        ({"model_type": "qwen3_vl_moe", "text_config": {k: v for k, v in FEW.items() if k != "num_experts_per_tok"}}, "per_tok"),
+        ({"model_type": "glm4v_moe", "text_config": {"num_hidden_layers": "many"}}, "has no usable"),
         ({"model_type": "qwen2_5_vl", "vision_config": {"hidden_size": 8}}, "has no usable num_attention_heads|hidden_size"),
         ([1], "is not a JSON object"),
     ],

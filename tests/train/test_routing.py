@@ -2,9 +2,11 @@
 loss and against sums token by token; and what is measured."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
+from transformers.models.gemma4.modeling_gemma4 import Gemma4TextConfig, Gemma4TextRouter
 from transformers.models.qwen3_vl_moe.modeling_qwen3_vl_moe import load_balancing_loss_func
 
 import expert_cases as experts
@@ -14,6 +16,7 @@ from mmrl.config.load import parse_config
 from mmrl.config.sections import LoraConfig, TrainConfig
 from mmrl.policies.gradient_checkpointing import gradient_checkpointing
 from mmrl.policies.vlm.experts import RouterPass, choice, routed, routers_of, watched
+from mmrl.train.sampling.masked import masked_rollouts, with_masked
 from mmrl.train.smoke import smoke
 from mmrl.train.update.routing import Routing
 
@@ -127,6 +130,35 @@ def test_r2_takes_the_routes_of_the_first_pass_again(steps):
     assert all(torch.equal(a, b) for taken in later for a, b in zip(first, taken, strict=True))
 
 
+def test_a_masked_pass_takes_its_own_routes_before_the_update_again_and_is_not_measured(monkeypatch):
+    vlm = experts.policy()
+    rollouts = experts.sampled(vlm, flip=False)
+    own = {"router_replay": "R2", "aux_loss_coef": 0.1}
+    stage = {"perception": {"coef": 0.5, "gradient": "both"}, "epochs": 2, "minibatches": 2, "learning_rate": 0.05}
+    learner, seen = experts.learner(vlm, experts=own, **stage), []
+    through = Routing._keep
+
+    def keep(self, micro, now, *args, **options):
+        seen.append((micro, torch.stack(now.taken)))
+        return through(self, micro, now, *args, **options)
+
+    monkeypatch.setattr(Routing, "_keep", keep)
+    less = masked_rollouts(
+        rollouts, SimpleNamespace(encode=lambda prompts: [*map(vlm.encode, prompts)]), learner.rl.perception, 7
+    )
+    batches, others = ([experts.batch(vlm, part) for part in (found[:4], found[4:])] for found in (rollouts, less))
+    found = learner.update(with_masked(batches, others), 0)
+    for batch in others:
+        (micro,) = batch.micro
+        first, *later = [taken for one, taken in seen if one is micro]
+        assert len(later) == 2 and all(torch.equal(first, taken) for taken in later)
+        with routed(learner.routing._pass(micro)) as now, torch.no_grad():
+            vlm.states(micro)
+        assert not torch.equal(first, torch.stack(now.taken)), "the weights choose others by now"
+    (micro,) = batches[1].micro
+    assert learner.routing.last.tokens_T.sum() == len(micro.source_L) and found["perception/kl"] > 0
+
+
 def test_routes_of_an_update_are_forgotten_with_it():
     vlm = experts.policy()
     batch = experts.batch(vlm, experts.sampled(vlm, flip=False))
@@ -161,6 +193,23 @@ def test_means_over_the_vocabulary_are_those_of_the_replayed_routes():
     learner.measured.needs = ("mean_log_ratio_L",)
     torch.testing.assert_close(learner.measured.before(batch)[0], expected)
     assert (vlm.mean_logprobs(micro, 1.0) - expected).abs().max() > 1e-3
+
+
+def test_slopes_are_the_squared_gradients_of_log_probabilities_by_logits():
+    """With the replayed routes, and behind a temperature."""
+    vlm = experts.policy()
+    batch = experts.batch(vlm, experts.sampled(vlm))
+    (micro,) = batch.micro
+    with torch.no_grad(), routed(RouterPass(watched(vlm.model), given_MTK=micro.routes_MTK)):
+        values_L, head, _ = vlm._forward(micro, False)
+        logits = head(values_L).float() / 2
+    logits.requires_grad_()
+    vlm.distribution(logits, 1.0).gather(-1, micro.target_L[:, None]).sum().backward()
+    learner = experts.learner(vlm, experts=R3)
+    learner.temperature = 2.0
+    found = learner.measure(batch, frozenset({"slopes"}))["slopes"][micro.rollout_L, micro.place_L]
+    torch.testing.assert_close(found, logits.grad.square().sum(-1))
+    assert found.min() > 0
 
 
 def router_logits(vlm, rollouts):
@@ -242,6 +291,25 @@ def test_a_sampler_that_tells_nothing_is_refused():
     batch = experts.batch(vlm, cases.rollouts(vlm, [cases.prompt(1)]))
     with pytest.raises(UserError, match=r'^stages\.experts\.router_replay = "R3" replays .* it told of none: use "R2"'):
         experts.learner(vlm, experts=R3).update([batch], 0)
+
+
+def test_a_router_that_tells_probabilities_has_finite_gradients_and_no_z_loss(monkeypatch):
+    """Gemma 4's. A probability may be 0."""
+    router = Gemma4TextRouter(Gemma4TextConfig(hidden_size=16, num_experts=4, top_k_experts=2))
+    hidden = torch.randn(5, 16, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        router.proj.weight.copy_(torch.randn(4, 16, generator=torch.Generator().manual_seed(2)) * 1000)
+    now = RouterPass({router: 0}, tokens_T=torch.ones(5), penalised=True)
+    output = router(hidden)
+    assert (output[0] == 0).any()
+    now.open = True
+    now.routed(router, (hidden,), output)
+    now.probabilities[0].square().sum().backward()
+    assert router.proj.weight.grad.isfinite().all() and now.entropy.isfinite()
+    vlm = experts.policy()
+    monkeypatch.setattr("mmrl.policies.vlm.experts._OF_PROBABILITIES", ("Qwen3VLMoeTextTopKRouter",))
+    with pytest.raises(UserError, match=r"^stages\.experts\.z_loss_coef is of logits, and the routers of qwen3_vl_moe tell prob"):
+        experts.learner(vlm, experts={"z_loss_coef": 0.1})
 
 
 @pytest.mark.slow

@@ -9,17 +9,17 @@ import torch
 
 import runs
 from mmrl import Prompt, SamplingRule, Score
-from mmrl.api.errors import PluginError
+from mmrl.api.errors import PluginError, UserError
 from mmrl.api.sampling import Group
 from mmrl.train.sampling.guard import applied, counted, credited
 from mmrl.train.sampling.rule_states import load_states, save_states, states_of
 
 RULES = """
-from mmrl import SamplingRule, SamplingRuleSpec, hookimpl
+from mmrl import SamplingRule, SamplingRuleSpec, UserError, hookimpl
 
 @hookimpl
 def mmrl_sampling_rules():
-    names = ("Phase", "Drops", "Nothing", "Counts", "Good", "Taken", "Asks", "Many", "None_", "Refuses")
+    names = ("Phase", "Drops", "Nothing", "Counts", "Good", "Taken", "Asks", "Many", "None_", "Refuses", "Lacks")
     return [SamplingRuleSpec(id=f"odd/{name.lower()}", target=f"odd:{name}") for name in names]
 
 class Phase(SamplingRule):
@@ -55,6 +55,10 @@ class None_(SamplingRule):
 class Refuses(SamplingRule):
     def __call__(self, groups, sample): return groups
     def check(self, verifiers): return verifiers["gone"]
+
+class Lacks(SamplingRule):
+    def __call__(self, groups, sample): return groups
+    def check_tasks(self, tasks): raise UserError(f"judge is none of {', '.join(tasks)}")
 
 class Good(SamplingRule):
     phase, leaves_out = "select", True
@@ -97,6 +101,11 @@ def trained(tmp_path, name):
 def test_what_breaks_the_contract_is_named(tmp_path, name, message):
     with pytest.raises(PluginError, match=message):
         trained(tmp_path, name)
+
+
+def test_a_task_that_a_rule_lacks_is_told_before_the_run(tmp_path):
+    with pytest.raises(UserError, match=r"stages.0.rules.0: judge is none of toy/"):
+        trained(tmp_path, "lacks")
 
 
 def test_what_keeps_it_leaves_groups_out_and_reports_its_counts(tmp_path):

@@ -23,6 +23,7 @@ from mmrl.train.sampling import rules
 from mmrl.train.sampling.dynamic_sampling import DynamicSampling
 from mmrl.train.sampling.groups import outcomes
 from mmrl.train.sampling.hints import HINT
+from mmrl.train.sampling.numbers import step_load
 from mmrl.train.sampling.oversampling import Oversampling
 from mmrl.train.sampling.prompts import append_text
 from mmrl.train.sampling.sampler import Sampler, collect_groups
@@ -781,6 +782,7 @@ def test_voters_vote_and_are_not_trained_on():
     (group,) = step().groups
     entropy = -(4 / 5 * math.log(4 / 5) + 1 / 5 * math.log(1 / 5)) / math.log(2)  # two more for a
     assert values(group) == pytest.approx([n / 6 - 0.75 * entropy for n in (4, 4, 1, 0)]) and len(group.rollouts) == 4
+    assert step.found.counts == {"votes/agreement": pytest.approx(4 / 6), "votes/voters": 6.0}
     split = Step({"p0": ["b", "a", "a", "b", "b"]}, labels="majority", group_size=5, prompts_per_step=1, voters=1.2)()
     assert values(split.groups[0]) == [1, 0, 0, 1, 1] and len(split.rollouts) == 5
     with pytest.raises(ValueError, match="vote only with labels"):
@@ -821,7 +823,9 @@ def test_co_reward_replaces_groups_one_by_one_and_keeps_to_twice_the_prompts():
     assert step.takes == [2, 1, 1], "two of four are missing, which is one prompt; it has no spread"
     assert names(found.groups) == ["p0", "q0", "p3", "q3"]
     assert [values(g) for g in found.groups[2:]] == [[0, 1, 0], [0, 1, 0]]
-    assert found.counts == {"sampling/groups": 8.0, "sampling/filtered_share": 0.5}
+    shares = {"p0": 2 / 3, "q0": 2 / 3, "p1": 0, "q1": 1 / 3, "p2": 1, "q2": 1, "p3": 1 / 3, "q3": 2 / 3}
+    agreed = {"votes/agreement": pytest.approx(sum(shares.values()) / 8), "votes/voters": 3.0}
+    assert found.counts == {"sampling/groups": 8.0, "sampling/filtered_share": 0.5, **agreed}
 
 
 @pytest.mark.parametrize("labels", ["majority", "ttrv", "co-reward"])
@@ -858,3 +862,47 @@ def test_a_task_that_breaks_its_promises_is_named():
             Step(script("0 0", "0 0"), task=Broken(), **stage)()
     with pytest.raises(UserError, match="task 'a' doesn't rephrase its prompts"):
         Step(script("0 0", "0 0"), task=Task(), labels="co-reward")()
+
+
+# -- what a plan says ---------------------------------------------------------------------------------------------------
+
+
+class Always(dict):
+    """Whatever is asked, the answers are these, over and over."""
+
+    def __init__(self, *answers):
+        super().__init__()
+        self.answers = answers
+
+    def __missing__(self, name):
+        return list(self.answers) * 8
+
+
+@pytest.mark.parametrize(
+    "answers, keys",
+    [
+        (("1", "0"), {}),
+        (("1", "0"), {"oversample": 1.6}),
+        (("1", "0"), {"labels": "majority", "voters": 2.5}),
+        (("1", "0"), {"labels": "co-reward", "oversample": 1.5}),
+        (("1", "0"), {"rules": contrast(verifier="right"), "films": "a"}),
+        (("1", "0"), {"ground_truth": "always"}),
+        (("1", "0"), {"noisy": {"share": 0.6}, "films": "a"}),
+        (("0", "0"), {"hints": "ghpo", "hint_shares": [0.3, 0.6], "answer": GOLD}),
+        (("0", "0"), {"dynamic_sampling": 2, "hints": "guide", "answer": GOLD, "noisy": {"share": 0.6}, "films": "a"}),
+    ],
+)
+def test_a_step_samples_at_most_what_its_rules_say(answers, keys, monkeypatch):
+    """Of every prompt and every group, where all goes as badly as it can."""
+    monkeypatch.setattr("mmrl.train.sampling.noisy.noisy", lambda prompt, seed, level: prompt)
+    monkeypatch.setattr(Prompt, "images", property(lambda prompt: prompt.videos))
+    step = Step(Always(*answers), prompts_per_step=3, group_size=4, **keys)
+    load = step_load(3, 4, step.rules)
+    found = step()
+    asked = [(len(texts), size) for texts, size, *_ in step.collector.calls if texts]
+    assert sorted(asked) == sorted((*load.sampled, *load.perhaps))
+    trained, told = sorted(len(g.rollouts) for g in found.groups), sorted(size for n, size in load.trained for _ in range(n))
+    if answers == ("1", "0"):
+        assert trained == told and not load.perhaps
+    else:
+        assert len(trained) >= len(told) and max(trained) <= max(told), "some completion had to succeed"

@@ -2,6 +2,8 @@
 
 import json
 import math
+from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,7 +16,8 @@ from mmrl.api.sampling import Group
 from mmrl.api.types import Prompt, Score
 from mmrl.config.sections import RlStage
 from mmrl.train.sampling.rules import rules_of
-from mmrl.train.sampling.smoke_spread import SmokeSpread, has_gold, with_spread
+from mmrl.train.sampling.smoke_gold import SmokeGold
+from mmrl.train.sampling.smoke_spread import SmokeSpread, needs_spread, with_spread
 from mmrl.train.sampling.success_filter import SuccessFilter
 from mmrl.train.smoke import smoke
 from mmrl.train.smoke_proof import SmokeProof, told, unproved
@@ -91,16 +94,6 @@ class Rollout:
     environment_reward = 0.0
 
 
-class Gold:
-    """Gives gold completions of this worth."""
-
-    def __init__(self, value):
-        self.value = value
-
-    def gold(self, groups):
-        return [made([self.value]) for _ in groups]
-
-
 def made(values):
     scores, rollouts = [Score(value) for value in values], [Rollout() for _ in values]
     return Group(
@@ -108,66 +101,83 @@ def made(values):
     )
 
 
-def test_the_gold_completion_takes_the_place_of_the_last_one_where_a_group_has_no_spread():
-    flat, mixed = made([0.0, 0.0, 0.0]), made([0.0, 1.0])
-    SmokeSpread(True, lambda group: True)([flat, mixed], Gold(0.7))
-    assert flat.rewards == [0.0, 0.0, 0.7] and mixed.rewards == [0.0, 1.0]
-    counts = SmokeSpread(True, lambda group: True).counts([flat, mixed])
-    assert counts == {"sampling/smoke_gold": 1.0, "sampling/smoke_drawn": 0.0}
-
-
-def test_without_a_better_gold_completion_every_second_rollout_is_paid_and_it_is_counted():
-    for known in (True, False):
-        group = made([0.5, 0.5, 0.5])
-        rule = SmokeSpread(True, lambda group, known=known: known)
-        rule([group], Gold(0.5))
-        assert group.rewards == [0.5, 1.5, 0.5]
-        assert rule.counts([group])["sampling/smoke_drawn"] == 1.0
+def test_where_nothing_has_spread_every_second_rollout_is_paid_and_it_is_counted():
+    groups, rule = [made([0.5, 0.5, 0.5]), made([0.0, 0.0])], SmokeSpread(True)
+    rule(groups, None)
+    assert [group.rewards for group in groups] == [[0.5, 1.5, 0.5], [0.0, 1.0]]
+    assert rule.counts(groups) == {"sampling/smoke_gold": 0.0, "sampling/smoke_drawn": 2.0}
+    mixed = [made([0.0, 0.0]), made([0.0, 1.0])]
+    assert [group.rewards for group in rule(mixed, None)] == [[0.0, 0.0], [0.0, 1.0]], "what has some is left to the rules"
 
 
 def test_what_is_paid_counts_as_a_success_where_a_rule_asks_for_one():
     config = RlStage(kind="rl", steps=1, success_threshold=2.5, min_success_rate=0.1, max_success_rate=0.9)
-    algorithm = load_algorithm("grpo", {})
-    spread, *others = with_spread(rules_of(config)[1:], config, algorithm, {"t": Knows(None)})
+    spread, *others = with_spread(rules_of(config)[1:], config, load_algorithm("grpo", {}))
     group = made([0.0, 0.0])
     assert isinstance(spread, SmokeSpread) and isinstance(others[0], SuccessFilter), "before what leaves groups out"
-    assert others[0](spread([group], Gold(0.0)), None) == [group] and group.rewards == [0.0, 2.5]
+    assert others[0](spread([group], None), None) == [group] and group.rewards == [0.0, 2.5]
 
 
-@pytest.mark.parametrize("name", ["grpo", "gdpo"])
-def test_what_is_paid_for_each_verifier_needs_spread_too(name):
-    config = RlStage(kind="rl", steps=1, algorithm=name)
-    assert any(isinstance(rule, SmokeSpread) for rule in with_spread([], config, load_algorithm(name, {}), {"t": Knows(None)}))
-
-
-class Knows:
-    """A task that knows this gold completion, or none."""
-
-    simulation = None
-
-    def __init__(self, gold):
-        self.known = gold
-
-    def gold(self, prompt):
-        if self.known is None:
-            raise NoGold("nobody knows")
-        return self.known
-
-
-def test_a_task_without_gold_completions_has_none_put_in():
-    prompt = Prompt(id="a", task="t", messages=[])
-    acting = Knows("a")
-    acting.simulation = object()
-    assert [has_gold({"t": task}, prompt) for task in (Knows("a"), Knows(None), acting)] == [True, False, False]
+@pytest.mark.parametrize(("name", "needs"), [("grpo", True), ("gdpo", True), ("opd", False)])
+def test_what_is_paid_for_each_verifier_needs_spread_too(name, needs):
+    assert needs_spread(load_algorithm(name, {})) is needs
 
 
 def test_groups_of_one_are_told_apart_over_the_step():
     groups = [made([0.0]) for _ in range(3)]
-    SmokeSpread(False, lambda group: False)(groups, Gold(0.0))
+    SmokeSpread(False)(groups, None)
     assert [group.rewards for group in groups] == [[1.0], [0.0], [1.0]]
     differ = [made([0.0]), made([0.3])]
-    SmokeSpread(False, lambda group: False)(differ, Gold(0.0))
+    SmokeSpread(False)(differ, None)
     assert [group.rewards for group in differ] == [[0.0], [0.3]]
+
+
+@dataclass
+class Said:
+    """A rollout."""
+
+    text: str
+    group: int = 0
+
+
+class Shows:
+    """A run with a task that knows these gold completions, or none."""
+
+    def __init__(self, *gold, simulation=None):
+        self.known, self.simulation = gold, simulation
+        self.prompts = [Prompt(id=str(n), messages=[]) for n in range(len(gold))]
+        self.tasks, self.collector, self.splits = {"t": self}, self, ("train",)
+        self.setup = SimpleNamespace(splits=lambda *place: {("t", "train"): self.prompts}[place])
+
+    def gold(self, prompt):
+        if self.known[int(prompt.id)] is None:
+            raise NoGold("nobody knows")
+        return self.known[int(prompt.id)]
+
+    def demonstrate(self, prompts, inputs, texts):
+        return [Said(text) for text in texts]
+
+    def __call__(self, *sizes, step=0, first=True):
+        """What groups of these sizes consist of then; their own completions are s."""
+        groups = [
+            Group(
+                number=n, place=("t", 0), prompt=Prompt(id="0", task="t", messages=[]), inputs=None, rollouts=[Said("s")] * size
+            )
+            for n, size in enumerate(sizes)
+        ]
+        SmokeGold(self, RlStage(kind="rl", steps=1))(groups, step, first)
+        assert all(("smoke_gold" in g.notes) == any(r.text != "s" for r in g.rollouts) for g in groups)
+        return ["".join(r.text for r in g.rollouts) for g in groups]
+
+
+def test_gold_completions_and_one_of_another_prompt_are_among_those_of_every_second_group():
+    run = Shows("g", "g", "o")
+    assert run(4, 4, 4) == ["sogg", "ssss", "sogg"]
+    assert run(4, 4, 1, 1, step=1) == ["sssg", "ssss", "s", "g"], "in every second step a success is rare"
+    assert run(8, 8, 2, first=False) == ["ssoogggg", "ssoogggg", "sg"], "what rules sample has them all"
+    assert run(1, 1, 1) == ["s", "g", "s"], "the first group of one stays, as a step with one prompt needs one"
+    assert Shows("g", "g")(4) == ["ssgg"] and Shows("g", None)(4) == ["ssgg"], "no other has another answer"
+    assert Shows(None)(4) == ["ssss"] and Shows("g", simulation=object())(4) == ["ssss"]
 
 
 @pytest.mark.parametrize("algorithm", ["grpo", "dapo", "reinforce++", "ppo"])
@@ -178,7 +188,7 @@ def test_a_smoke_run_shows_the_update_and_says_how(algorithm, tmp_path, toy):
     folder = runs.run(smoke(config))
     stages = json.loads((folder.path / "summary.json").read_text())["smoke"]
     assert [(found["kind"], found["step"] is not None) for found in stages] == [("sft", True), ("rl", True)]
-    assert stages[1]["moved"] > 0 and (stages[1]["gold"] + stages[1]["drawn"] > 0 or algorithm not in ("grpo", "dapo"))
+    assert stages[1]["moved"] > 0 and stages[1]["gold"] > 0 and not stages[1]["drawn"]
 
 
 def test_a_run_that_is_no_smoke_run_mixes_in_nothing(tmp_path, toy):

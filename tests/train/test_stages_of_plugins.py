@@ -129,7 +129,7 @@ def test_a_broken_one_is_named(tmp_path: Path, kind: str, keys: dict, message: s
             ("rejection/best", {"options": {"abov": 1}}, "stage 'rejection/best' has no option 'abov'. Did you mean 'above'?"),
             ("odd/refuses", {"options": {"share": True}}, "stage 'odd/refuses': share = True must be a number"),
             ("odd/refuses", {"options": {"share": 3.0}}, "stage 'odd/refuses': share = 3.0 is above 1: lower it"),
-            ("rejection/best", {"batch_size": 3}, "unknown key 'stages.0.batch_size': known keys are kind, steps"),
+            ("rejection/best", {"batch_size": 3}, r"key 'stages.0.batch_size': it belongs in \[\[stages\]\] of kind 'sft'"),
             (
                 "rejection",
                 {},

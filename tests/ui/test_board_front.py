@@ -169,9 +169,16 @@ def test_an_axis_of_seconds_is_in_words():
 
 
 @needs_node
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
-def test_scripts_are_modules_that_parse(script):
-    subprocess.run(["node", "--check", "--input-type=module", "-"], input=script.read_text(), text=True, check=True)
+def test_scripts_are_modules_that_parse():
+    """One process for all: each takes a tenth of a second to start."""
+    code = (
+        "for (const path of process.argv.slice(1)) {"
+        "  try { new vm.SourceTextModule(fs.readFileSync(path, 'utf8')); } catch (error) { console.log(`${path}: ${error}`); }"
+        "}"
+    )
+    command = ["node", "--experimental-vm-modules", "--no-warnings", "-e", code, *SCRIPTS]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert len(SCRIPTS) > 10 and (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
 
 
 def test_every_file_that_is_imported_is_there():

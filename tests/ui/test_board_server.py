@@ -135,6 +135,7 @@ def test_a_run_stands_where_it_is_after_an_evaluation_of_many_tasks(written: tup
 
 
 def test_curves_say_what_was_measured(served: Running, runs: Path) -> None:
+    served.indexed("one", 72)
     about = served.get("/api/curves", run=["one", "deep/two"]).json
     assert [run["name"] for run in about["runs"]] == ["one", "deep/two"] and about["shares"] == ["accuracy", "success"]
     titles = {chart["title"]: chart for section in about["sections"] for chart in section["charts"]}

@@ -17,6 +17,7 @@ from rich.console import Console
 from mmrl.config.sections import RlStage, SftStage
 from mmrl.evaluation.results import Evaluation
 from mmrl.run_folder.metrics import PARTS
+from mmrl.ui.cli.eval import _print, _table
 from mmrl.ui.report import progress
 from mmrl.ui.report.eta import TimeEstimator
 from mmrl.ui.report.progress import Show
@@ -109,13 +110,26 @@ def test_evaluations_and_notes_are_written_as_they_are():
     show.evaluated(0, [FIGURE])
     show.evaluated(20, [replace(FIGURE, extra={"truncated_share": 0.25})])
     show.evaluated(30, [replace(FIGURE, low=-math.inf, high=math.inf)])
+    show.evaluated(40, [replace(FIGURE, extra={"episode/intervened": 0.5, "episode/success_alone": 0.25})])
     show.note("left out [bold]: a/b \x1b[2J")
     assert lines(show)[1:] == [
         "before any training  a/b  accuracy 0.750 (0.500 to 0.900, n=40)",
         "after 20 steps of the run  a/b  accuracy 0.750 (0.500 to 0.900, n=40, 25% cut off)",
         "after 30 steps of the run  a/b  accuracy 0.750 (interval unknown, n=40)",
+        "after 40 steps of the run  a/b  accuracy 0.750 (0.500 to 0.900, n=40)",
+        "another took over in 50% of the episodes, whose success is not the policy's alone: 0.250 in the others",
         "note: left out [bold]: a/b \\u001b[2J",
     ]
+
+
+def test_an_evaluation_says_whose_the_success_is(capsys):
+    helped = replace(
+        FIGURE, extra={"failed": 0.0, "episode/success": 0.75, "episode/intervened": 0.5, "episode/success_alone": 0.25}
+    )
+    _print(helped, 40)
+    assert "  another took over in 50% of the episodes, whose" in capsys.readouterr().out.splitlines()[1]
+    _table([FIGURE, replace(helped, task="c/d")])
+    assert "c/d: another took over in 50% of the episodes, whose" in capsys.readouterr().out.splitlines()[-1]
 
 
 def test_a_quiet_watcher_says_notes_alone():

@@ -245,7 +245,7 @@ def test_answers_have_no_more_digits_than_one_sees() -> None:
 def test_before_best_and_last_are_drawn_where_they_belong(run: RunFolder) -> None:
     run.metrics(1, "rl", {"reward/mean": 0.5})
     result = {"metric": "accuracy", "n": 100}
-    extra = {"harmonic_mean": 0.625, "worst": None}
+    extra = {"harmonic_mean": 0.625, "worst": None, "episode/intervened": 1.0}
     run.summary(
         {
             "status": "stopped",
@@ -271,6 +271,10 @@ def test_before_best_and_last_are_drawn_where_they_belong(run: RunFolder) -> Non
     assert grow == ["flex-grow:0.7500", "flex-grow:0.2500"]
     assert {"2 min 05 s", "2.0 GB"} <= set(page.texts("dd"))
     assert "harmonic mean " in page.texts("span")
+    assert (
+        "another took over in 100% of the episodes, whose success is not the policy's alone: there are no others"
+        in page.texts("p")
+    )
     assert "0.625" in page.texts("b")
     assert "worst" not in html.split("Where the time went")[0].split("</style>")[-1]
 

@@ -1,8 +1,14 @@
 """What the tests of vLLM share."""
 
+import os
+
 import pytest
 
 import footages
+import interpreted_triton
+
+if os.environ.get(interpreted_triton.ASKED) == "interpreted":
+    interpreted_triton.interpret()
 
 
 @pytest.fixture(scope="session")

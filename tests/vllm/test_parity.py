@@ -13,6 +13,7 @@ import torch
 pytest.importorskip("vllm", reason="vLLM is not installed: make engines")
 
 import vlm_cases as cases
+from mmrl.api.errors import UserError
 from mmrl.api.types import Prompt
 from mmrl.config.sections import ComputeConfig
 from mmrl.rollout.generate.local import LocalGenerator
@@ -74,6 +75,15 @@ def test_a_gpu_would_take_the_runner_that_knows_our_processor_of_logits(generato
     """Without being told it takes another, which a CPU doesn't have, as that needs Triton."""
     monkeypatch.setattr("vllm.config.vllm.HAS_TRITON", True)
     assert not generator.engine.vllm_config.use_v2_model_runner
+
+
+def test_the_other_runner_is_refused_without_triton(policy, monkeypatch):
+    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "0")  # which asking for it changes
+    settings = ComputeConfig(sampler="vllm", model_runner="v2")
+    with pytest.raises(
+        UserError, match=r'^model_runner = "v2" needs vLLM.* and that needs a Triton for this device, which is missing'
+    ):
+        VllmGenerator(policy, settings, batch_size=4, max_context=64).ready()
 
 
 def test_the_same_seed_gives_the_same_samples_and_another_others(policy, generator, clip):

@@ -17,7 +17,7 @@ from mmrl.rollout.generate.vllm import VllmGenerator
 MODEL = {"model": "tiny:qwen2_5_vl:hidden=128,layers=1"}
 STAGES = [
     {"kind": "sft", "steps": 2, "batch_size": 4, "learning_rate": 1e-3},
-    {"kind": "rl", "steps": 10, "prompts_per_step": 3, "group_size": 4, "learning_rate": 1e-3},
+    {"kind": "rl", "steps": 6, "prompts_per_step": 3, "group_size": 4, "learning_rate": 1e-3},
 ]
 
 
@@ -36,12 +36,18 @@ def steps(folder):
     return [r["metrics"] for r in runs.rows(folder) if "metrics" in r and r["stage"] == "rl"]
 
 
-def test_grpo_learns_with_it_and_the_gap_stays_small(tmp_path):
-    folder = run(tmp_path, "whole")
-    found = steps(folder)
-    assert len(found) == 10 and max(m["logprob_gap"] for m in found) < 5e-3
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MMRL_PLUGIN_FILES", runs.TOY)
+        return run(tmp_path_factory.mktemp("whole"), "whole")
+
+
+def test_grpo_learns_with_it_and_the_gap_stays_small(whole):
+    found = steps(whole)
+    assert len(found) == 6 and max(m["logprob_gap"] for m in found) < 5e-3
     assert any(m["grad_norm"] > 0 for m in found)
-    summary = json.loads((folder.path / "summary.json").read_text())
+    summary = json.loads((whole.path / "summary.json").read_text())
     assert summary["last"]["toy/colour"]["n"] == 4
 
 
@@ -54,7 +60,8 @@ def test_answers_that_are_interrupted_are_trained_with_the_log_probabilities_of_
         self.engine.step = lambda: time.sleep(0.02) or step()
 
     monkeypatch.setattr(VllmGenerator, "ready", slow)
-    folder = run(tmp_path, "cut", compute={"sampler": "vllm", "staleness": 2, "interrupt": True})
+    stages = [{**STAGES[1], "steps": 10}]
+    folder = run(tmp_path, "cut", stages=stages, compute={"sampler": "vllm", "staleness": 2, "interrupt": True})
     found = steps(folder)
     assert len(found) == 10 and max(m["staleness/max"] for m in found) <= 2
     assert any(m["interrupted/share"] > 0 for m in found)
@@ -124,10 +131,9 @@ def test_adapters_are_worked_into_what_it_samples_with(tmp_path):
     assert max(m["logprob_gap"] for m in found) < 5e-3 and found[-1]["grad_norm"] > 0
 
 
-def test_a_stopped_run_goes_on(tmp_path):
-    whole = run(tmp_path, "whole")
+def test_a_stopped_run_goes_on(whole, tmp_path):
     with pytest.raises(KeyboardInterrupt):
-        run(tmp_path, "parts", progress=runs.Silent(6))
+        run(tmp_path, "parts", progress=runs.Silent(5))
     parts = run(tmp_path, "parts", resume=True)
     assert [m["reward/mean"] for m in steps(parts)] == pytest.approx([m["reward/mean"] for m in steps(whole)], abs=1e-6)
     assert [m["loss"] for m in steps(parts)] == pytest.approx([m["loss"] for m in steps(whole)], abs=1e-4)

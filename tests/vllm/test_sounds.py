@@ -17,7 +17,7 @@ from mmrl.api.types import Prompt, user_message
 from mmrl.config.sections import ComputeConfig, PolicyConfig
 from mmrl.policies.vlm import tiny
 from mmrl.policies.vlm.published import save_model
-from mmrl.policies.vlm.tiny import audio, omni
+from mmrl.policies.vlm.tiny import audio
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.rollout.generate.local import LocalGenerator
 from mmrl.rollout.generate.sampling import SamplingParams
@@ -32,11 +32,10 @@ GREATEST = 5e-6
 
 @pytest.fixture(scope="module", params=[f for f in HEARING if f in os.environ.get("MMRL_TEST_FAMILY", f)])
 def pair(request, tmp_path_factory):
-    """(policy, its vLLM). Qwen2-Audio takes 30 s, as vLLM asks; Qwen3-Omni has no experts, which vLLM can't have on a CPU."""
+    """(policy, its vLLM). Qwen2-Audio takes 30 s, as vLLM asks."""
     folder = tmp_path_factory.mktemp(request.param)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(audio, "SECONDS", 30)
-        patched.setattr(omni, "EXPERTS", {"num_experts": 4, "mlp_only_layers": [0, 1]})
         model, processor = tiny.build(request.param, hidden=128, layers=2)
     save_model(model, folder)
     processor.save_pretrained(folder)

@@ -46,10 +46,17 @@ MAX_UNIONS = 16
 logging.getLogger("math_verify").setLevel(logging.CRITICAL)  # it warns that its own timeouts are off: the judge has the deadline
 
 
-def parse_math(text: str) -> list[Any]:
-    """The expressions that math-verify finds in a text; an empty list if parsing would take too long."""
+def parse_math(text: str, letters: bool = False) -> list[Any]:
+    """The expressions that math-verify finds in a text; an empty list if parsing would take too long. letters: also look for the
+    letters of options, A to D."""
+    if is_too_expensive(text):
+        return []
     # 0 switches the timeout off: math-verify's timeouts use signals
-    return [] if is_too_expensive(text) else math_verify.parse(text, parsing_timeout=0)
+    return math_verify.parse(text, parsing_timeout=0, **({"extraction_config": _letters_too()} if letters else {}))
+
+
+def _letters_too() -> list[Any]:
+    return [math_verify.StringExtractionConfig(), math_verify.LatexExtractionConfig(), math_verify.ExprExtractionConfig()]
 
 
 def verify_parsed(gold: list[Any], target: list[Any]) -> bool:

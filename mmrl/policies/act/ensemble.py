@@ -7,6 +7,8 @@ from collections import OrderedDict
 
 import torch
 
+from mmrl.api.transfer import upload
+
 EPISODES = 4096
 """Most episodes that are remembered: more than are ever played at a time."""
 
@@ -25,18 +27,24 @@ class Ensemble:
     def __call__(self, seeds_n: torch.Tensor, calls_n: torch.Tensor, predicted_nCD: torch.Tensor) -> torch.Tensor:
         """[n, D]: the actions of these steps. calls_n: the index of each call in its episode; a call that doesn't follow on the
         last one begins anew."""
-        found = []
-        for seed, call, predicted in zip(seeds_n.tolist(), calls_n.tolist(), predicted_nCD.double(), strict=True):
-            first, last, sums = self._episodes.pop(seed, (call, call, predicted))
-            if call == 0 or last != call - 1:
-                first, sums = call, torch.zeros_like(predicted)
-            else:
-                sums = torch.cat([sums[1:], torch.zeros_like(sums[:1])])
-            # calls that foresaw each of the next steps before this one
-            earlier_C = (self.chunk - 1 - torch.arange(self.chunk)).clamp_max(call - first)
-            sums = sums + predicted * self.weights_C[earlier_C].to(predicted.device)[:, None]
-            found.append(sums[0] / self.weights_C[: int(earlier_C[0]) + 1].sum())
-            self._episodes[seed] = (first, call, sums)
-        while len(self._episodes) > max(EPISODES, len(found)):
+        known: list[torch.Tensor | None] = []
+        firsts: list[int] = []
+        for seed, call in zip(seeds := seeds_n.tolist(), calls := calls_n.tolist(), strict=True):
+            first, last, sums = self._episodes.pop(seed, (call, -1, None))
+            follows = call > 0 and last == call - 1
+            firsts.append(first if follows else call)
+            known.append(sums if follows else None)
+        # calls that foresaw each of the next steps before this one
+        before_n = torch.tensor(calls) - torch.tensor(firsts)
+        earlier_nC = (self.chunk - 1 - torch.arange(self.chunk)).minimum(before_n[:, None])
+        shares = {"each": self.weights_C[earlier_nC], "whole": self.weights_C.cumsum(0)[earlier_nC[:, 0]]}
+        shares = upload(shares, predicted_nCD.device)
+        sums_nCD = predicted_nCD.double() * shares["each"][..., None]
+        for n, sums in enumerate(known):
+            if sums is not None:
+                sums_nCD[n, :-1] += sums[1:]
+        for n, seed in enumerate(seeds):
+            self._episodes[seed] = (firsts[n], calls[n], sums_nCD[n].clone())  # which outlives those of the other episodes
+        while len(self._episodes) > max(EPISODES, len(seeds)):
             self._episodes.popitem(last=False)
-        return torch.stack(found).to(predicted_nCD.dtype)
+        return (sums_nCD[:, 0] / shares["whole"][:, None]).to(predicted_nCD.dtype)

@@ -83,6 +83,11 @@ class ACT(LeRobotPolicy):
             config, asked, device, source, chunk="n_action_steps", kl_weight="kl_weight", dropout="dropout"
         )
         said = found.config
+        if not said.use_vae and asked.kl_weight not in (None, said.kl_weight):
+            raise UserError(
+                f"policy.options.kl_weight = {asked.kl_weight:g} weighs the divergence of a latent, and this ACT has no VAE: "
+                "leave it out"
+            )
         assert own.chunk and own.kl_weight is not None and own.dropout is not None
         self.chunk, self.chunk_size, self.kl_weight, self.dropout = own.chunk, said.chunk_size, own.kl_weight, own.dropout
         check_sizes("ACT", {"chunk": (self.chunk, said.chunk_size)})
@@ -115,14 +120,17 @@ class ACT(LeRobotPolicy):
         """All actions that the network predicts: those that are not carried out are learned as well."""
         return self.chunk_size
 
+    @property
+    def follows(self) -> bool:
+        return True
+
     def choice_terms(self) -> dict[str, Any]:
         return super().choice_terms() | {"actions foreseen": self.ahead}
 
     def settings(self) -> Mapping[str, Any]:
         found: dict[str, Any] = {"kind": tiny.FAMILY, "dims": self.dims, "chunk": self.chunk, "state": self.state}
         found |= {"cameras": self.cameras, "spread": self.first_spread, "learn_spread": self.learn_spread}
-        found |= {"kl_weight": self.kl_weight, "dropout": self.dropout}
-        return found | ({} if self.ensemble is None else {"ensemble": self.ensemble})
+        return found | {"kl_weight": self.kl_weight, "dropout": self.dropout}
 
     def tokens_per_call(self, tracks: Sequence[TrajectoryData]) -> int:
         shown = any(track.choices.shape[-1] > self.dims for track in tracks)  # a demonstration

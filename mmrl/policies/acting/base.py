@@ -79,6 +79,8 @@ class ActingPolicy(NormalisedPolicy):
     """Number of earlier calls of an episode whose pictures it sees; see `mmrl.api.simulators.history`."""
     float32_only: ClassVar[bool] = False
     """Whether it computes in float32 whatever `policy.dtype` is, so that another type is refused."""
+    unread: ClassVar[frozenset[str]] = frozenset({"min_pixels", "max_pixels"})
+    """Keys of `[policy]` that change nothing in it, so that they are refused."""
     history_of_steps: ClassVar[bool] = False
     """What it sees of the past is of earlier steps of the simulator, not of its own calls, and of the state, too."""
     width: int = 0
@@ -227,6 +229,12 @@ class ActingPolicy(NormalisedPolicy):
     def with_history(self, track: TrajectoryData) -> TrajectoryData:
         """An episode, an action in each of its steps, with what the policy sees of the past at each."""
         return in_track(track, self.history, 1 if self.history_of_steps else self.chunk, self.history_of_steps)
+
+    @property
+    def follows(self) -> bool:
+        """Whether it can learn from an expert's answers, one in each state, see `following`: what it learns at a time is one
+        action, or the others can be left out."""
+        return self.ahead == 1
 
     def following(self, rollout: Trajectory) -> Trajectory:
         """For DAgger (Ross et al., A Reduction of Imitation Learning to No-Regret Online Learning). Chunks must have one

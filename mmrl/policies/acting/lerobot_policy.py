@@ -53,6 +53,7 @@ class LeRobotPolicy(NamedCameras, ActingPolicy):
     layout: ClassVar[Layout]
     trained_whole = True
     float32_only = True
+    unread = ActingPolicy.unread | {"attn_implementation"}
     reads_text = False
     checkpoint: Checkpoint
     cameras: list[str]

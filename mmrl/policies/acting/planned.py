@@ -44,6 +44,17 @@ class Planned:
     """(rows, text, whether they are demonstrations) -> what the loss is computed from, as `scored` makes it."""
     step: Callable[[int, int], Any] | None = None
     """(rows, text): one of the `steps` - 1 passes that follow, so that many alike are counted once."""
+    frozen: nn.Module | None = None
+    """A policy beneath it that never changes, whose weights are on the device as well."""
+    reads_text: bool | None = None
+    """Whether its passes depend on an instruction; None: as its class says."""
+
+    def call(self, rows: int, text: int) -> None:
+        """All passes of calls that act."""
+        self.act(rows, text)
+        for _ in range(self.steps - 1):
+            if self.step is not None:
+                self.step(rows, text)
 
 
 def planned_flow(

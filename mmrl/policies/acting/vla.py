@@ -45,6 +45,7 @@ class VLA(ActingPolicy):
     """A `VLM` with actions. `policy.model` is a VLM's checkpoint, or a folder that this class saved."""
 
     layered = True
+    unread = frozenset()
     options_class = VLAOptions
     free = frozenset({"cameras", "flow_steps"})
     choice_settings = frozenset({"dims", "chunk", "head", "bins", "binning", "flow_steps"})

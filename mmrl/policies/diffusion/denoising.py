@@ -41,13 +41,22 @@ def noise_schedule(kind: str, times: int, first: float, last: float) -> torch.Te
     return torch.tensor([min(1 - kept((i + 1) / times) / kept(i / times), 0.999) for i in range(times)])
 
 
+def shown(actions_nCD: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """(actions, how much each one counts [n, C, 1], C in sum): those that are NaN weren't shown, so that they don't count, and
+    the mean of the others of their chunk stands for them."""
+    real_nC1 = ~actions_nCD.isnan().any(-1, keepdim=True)
+    filled = actions_nCD.where(real_nC1, actions_nCD.nanmean(1, keepdim=True))
+    return filled, real_nC1 * (real_nC1.shape[1] / real_nC1.sum(1, keepdim=True))
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Denoising:
     """Steps from noise to actions. At temperature 0 they are the scheduler's own: those of DDPM have noise, all but the last, and
     those of DDIM have none. Otherwise each has noise of at least `exploration_std`, times the temperature.
 
     The choices of a sampled call are the points of its chain from which and to which the last `tuned_steps` steps go [n,
-    tuned_steps + 1, ...]; those of a demonstration, whose chain is unknown, the actions alone [n, 1, ...].
+    tuned_steps + 1, ...]; those of a demonstration, whose chain is unknown, the actions alone [n, 1, ...], NaN where none was
+    shown.
     """
 
     betas_T: torch.Tensor
@@ -106,9 +115,11 @@ class Denoising:
 
     def score(self, predict: Prediction, choices: torch.Tensor, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
         """(log-probability, entropy) of the last steps' numbers, [n, tuned_steps, ...] each, with gradient. For a demonstration,
-        minus the loss of its noise and 0, [n, 1, ...]."""
+        minus the loss of its noise and 0, [n, 1, ...]; 0 where no action was shown, and more elsewhere, so that the mean is that
+        of the others."""
         if choices.shape[1] == 1:
-            loss = self.matching(predict, choices[:, 0])[:, None]
+            actions, share = shown(choices[:, 0])
+            loss = (self.matching(predict, actions) * share)[:, None]
             return -loss, torch.zeros_like(loss)
         before, after = choices[:, :-1], choices[:, 1:]
         at_M = torch.arange(self.steps - self.tuned_steps, self.steps, device=choices.device)

@@ -8,13 +8,14 @@ carried out and their numbers, P steps that are tuned.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 
+from mmrl.api.episodes import Trajectory
 from mmrl.api.errors import UserError
 from mmrl.api.simulators.types import Observation, TrajectoryData
 from mmrl.api.tokens import TokenKind
@@ -120,6 +121,18 @@ class Diffusion(LeRobotPolicy):
     @property
     def behind(self) -> int:
         return self.history
+
+    @property
+    def follows(self) -> bool:
+        return True
+
+    def following(self, rollout: Trajectory) -> Trajectory:
+        """The expert says one action in each state, so that the others of a chunk weren't shown."""
+        made = super().following(rollout)
+        assert made.data is not None
+        choices = torch.full_like(made.data.choices, torch.nan)
+        choices[:, :, self.behind] = made.data.choices[:, :, self.behind]
+        return replace(made, data=replace(made.data, choices=choices))
 
     def choice_terms(self) -> dict[str, Any]:
         return super().choice_terms() | {"actions foreseen": self.horizon, "moments seen": self.history + 1}

@@ -36,6 +36,11 @@ def routers_of(model: torch.nn.Module) -> dict[str, torch.nn.Module]:
     return {name: module for name, module in decoder_of(model).named_modules() if type(module).__name__.endswith("Router")}
 
 
+def layers_with_experts(model: torch.nn.Module) -> list[int]:
+    """The numbers of the language model's layers that have a router."""
+    return [int(_LAYER.findall(name)[0]) for name in routers_of(model)]
+
+
 def why_not_routed(model: Any) -> str:
     """Why nothing is known of the routes of this model, which has experts; empty if its routers are understood, as found by
     giving one of each class the experts that it likes least. Its weights are not sharded."""
@@ -66,8 +71,15 @@ def choice(router: Any, output: Any) -> tuple[torch.Tensor, torch.Tensor]:
     or in Llama 4 (gates of all experts, logits)."""
     if len(output) == 2:
         return output[0].topk(router.top_k, dim=-1).indices, output[1]
-    logits_TE = output[0].log() if type(router).__name__ in _OF_PROBABILITIES else output[0]
-    return output[2], logits_TE
+    if not tells_logits(router):
+        return output[2], output[0].clamp_min(torch.finfo(output[0].dtype).tiny).log()  # whose gradient is finite at 0
+    return output[2], output[0]
+
+
+def tells_logits(router: Any) -> bool:
+    """Whether a router returns its logits. Otherwise `choice` gives logarithms of probabilities, which differ from the logits by
+    a number."""
+    return type(router).__name__ not in _OF_PROBABILITIES
 
 
 def count_of(router: Any) -> int:

@@ -229,6 +229,21 @@ class VLM(Policy):
 
         return self._through(passed)[0]
 
+    def slopes(self, micro: MicroBatch, temperature: float) -> torch.Tensor:
+        """float32 [L]: the squared norm of the gradient of each target's log-probability with respect to the logits, behind the
+        temperature."""
+
+        def one(head: Any, values: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            shares = self.distribution(head(values), temperature).exp()
+            slope = shares.scatter_add(-1, target[:, None], -torch.ones_like(shares[:, :1])).square().sum(-1)
+            return slope, slope
+
+        def passed() -> tuple[torch.Tensor, ...]:
+            values_L, head, _ = self._forward(micro, False)
+            return self._by_chunk(partial(one, head), values_L, micro.target_L)
+
+        return self._through(passed)[0]
+
     def divergence(
         self, micro: MicroBatch, teacher: VLM, temperature: float, kind: Literal["reverse", "forward"]
     ) -> tuple[torch.Tensor, torch.Tensor]:

@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from mmrl.api.errors import UserError, shorten
 from mmrl.policies.acting.flow_noise import weights_without_noise
 from mmrl.policies.acting.lerobot_processors import Files, norm_map, read_table
+from mmrl.policies.acting.saved_policy import SETTINGS
 from mmrl.policies.acting.units import Statistics
 from mmrl.policies.lora import adapter_chain
 from mmrl.policies.names import refuse_path
@@ -67,11 +68,25 @@ def check_model(name: str) -> None:
     if name.startswith("tiny:"):
         tiny.parse(name, 0)
     elif Path(name).is_dir():
-        _, name = adapter_chain(name)
+        name = base_of(name)[1]
         if Path(name).is_dir():
             open_checkpoint(name, words=False)
     else:
         refuse_path(name, CURE)
+
+
+def base_of(name: str) -> tuple[list[Path], str]:
+    """`adapter_chain`. Raises UserError for adapters that mmrl didn't save: peft's files of X-VLA name the layers of its authors,
+    and hold weights of domains beside them."""
+    folders, base = adapter_chain(name)
+    for folder in folders:
+        if not (folder / SETTINGS).is_file():
+            raise UserError(
+                f"{folder} has adapters of an X-VLA that mmrl didn't save: merge them by peft (merge_and_unload) in the code "
+                "that trained them, and give the folder of the whole model",
+                key="policy.model",
+            )
+    return folders, base
 
 
 def open_checkpoint(name: str, tokenizer: str = "", words: bool = True) -> Checkpoint:

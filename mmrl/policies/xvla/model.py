@@ -26,14 +26,14 @@ from mmrl.policies.acting.planned import Planned
 from mmrl.policies.acting.randomness import CallRandomness
 from mmrl.policies.acting.saved_policy import SETTINGS, read_settings
 from mmrl.policies.acting.units import GRIPPERS
-from mmrl.policies.lora import CONFIG, adapter_chain, apply_adapters, is_adapter, save_adapters
+from mmrl.policies.lora import CONFIG, apply_adapters, is_adapter, save_adapters
 from mmrl.policies.names import base_name
 from mmrl.policies.pi0.model import Foreseen, Pi0
 from mmrl.policies.vlm.weights import check_files
 from mmrl.policies.xvla import tiny
 from mmrl.policies.xvla.chains import Remixing
 from mmrl.policies.xvla.config import check_length, picture_tokens
-from mmrl.policies.xvla.loading import check_model, load_network, open_checkpoint, save_network, skeleton
+from mmrl.policies.xvla.loading import base_of, check_model, load_network, open_checkpoint, save_network, skeleton
 from mmrl.policies.xvla.network import OF_DOMAIN, Scene
 from mmrl.policies.xvla.options import XVLAOptions
 from mmrl.policies.xvla.pictures import framed
@@ -72,7 +72,7 @@ class XVLA(NamedCameras, Pi0):
         asked = XVLAOptions(**given)
         self.device, self.lora = torch.device(device), config.lora
         self.base = base_name(config.model, seed, tiny.full_name)
-        adapters, name = adapter_chain(str(source) if source and not config.lora else config.model)
+        adapters, name = base_of(str(source) if source and not config.lora else config.model)
         found = self.checkpoint = open_checkpoint(name, asked.tokenizer)
         said, place = found.config, source or Path(config.model)
         space, own = sizes_of(found, asked)
@@ -109,7 +109,7 @@ class XVLA(NamedCameras, Pi0):
         """Raise UserError for a `model` that can't be loaded or lacks statistics, without loading it. A hub name is not looked
         up."""
         check_model(config.model)
-        name = adapter_chain(config.model)[1]
+        name = base_of(config.model)[1]
         if Path(name).is_dir() and not (Path(config.model) / SETTINGS).is_file() and not config.options.get("statistics"):
             found = open_checkpoint(name, words=False)
             _, own = sizes_of(found, XVLAOptions(**config.options))
@@ -119,7 +119,7 @@ class XVLA(NamedCameras, Pi0):
     @staticmethod
     def skeleton(config: PolicyConfig) -> Any:
         """The model of a configuration with all its weights' names and shapes, on torch's meta device."""
-        found = open_checkpoint(adapter_chain(config.model)[1], words=False)
+        found = open_checkpoint(base_of(config.model)[1], words=False)
         return skeleton(found, sizes_of(found, XVLAOptions(**config.options))[0])
 
     @classmethod

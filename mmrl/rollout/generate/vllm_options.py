@@ -42,11 +42,20 @@ KEPT = {
 
 
 def engine_args(
-    policy: VLM, settings: ComputeConfig, batch_size: int, max_context: int, folder: str, device: torch.device, known: type
+    policy: VLM,
+    settings: ComputeConfig,
+    batch_size: int,
+    max_context: int,
+    folder: str,
+    device: torch.device,
+    known: type,
+    routes: bool = False,
 ) -> dict[str, Any]:
-    """Arguments of `vllm.EngineArgs`. known: that class. Raises UserError for names in `compute.vllm` that it doesn't know or
-    that are set here, and if there are fewer GPUs than it is sharded over."""
-    fixed = _fixed(policy, settings, batch_size, max_context, folder, device)
+    """Arguments of `vllm.EngineArgs`. known: that class. routes: the engine tells which experts it chose. Raises UserError for
+    names in `compute.vllm` that it doesn't know or that are set here, and if there are fewer GPUs than it is sharded over."""
+    fixed = _fixed(policy, settings, batch_size, max_context, folder, device, uses_v2(settings, routes))
+    if routes:
+        fixed["enable_return_routed_experts"] = True
     names = [field.name for field in dataclasses.fields(known)]
     for name in settings.vllm:
         key = f"compute.vllm.{name}"
@@ -85,8 +94,13 @@ def _usual(policy: VLM, max_context: int, device: torch.device) -> dict[str, Any
     return found
 
 
+def uses_v2(settings: ComputeConfig, routes: bool) -> bool:
+    """Whether the engine runs vLLM's Model Runner V2."""
+    return settings.model_runner == "v2" or (settings.model_runner == "auto" and routes)
+
+
 def _fixed(
-    policy: VLM, settings: ComputeConfig, batch_size: int, max_context: int, folder: str, device: torch.device
+    policy: VLM, settings: ComputeConfig, batch_size: int, max_context: int, folder: str, device: torch.device, v2: bool
 ) -> dict[str, Any]:
     on_cpu = device.type == "cpu"
     room: dict[str, Any] = {"gpu_memory_utilization": settings.gpu_memory_utilization, "enable_sleep_mode": settings.sleep_mode}
@@ -107,7 +121,7 @@ def _fixed(
         **room,
         "generation_config": "vllm",
         "logprobs_mode": "processed_logprobs",
-        "logits_processors": ["mmrl.rollout.generate.vllm_worker:Banned"],
+        "logits_processors": ["mmrl.rollout.generate.vllm_worker:" + ("BannedV2" if v2 else "Banned")],
         "additional_config": {"mmrl_banned": sorted(policy.banned)},
         "worker_extension_cls": "mmrl.rollout.generate.vllm_worker.Reloading",
         "limit_mm_per_prompt": {"image": 64, "video": 8, "audio": 8},  # sizes its buffers; preprocessed inputs are not counted

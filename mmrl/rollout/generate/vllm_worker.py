@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
+from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import UnquantizedFusedMoEMethod
 from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 from vllm.v1.sample.logits_processor import LogitsProcessor
+from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcessor as LogitsProcessorV2
 
 from mmrl.compute.devices import sum_in_float32
 from mmrl.policies.vlm.hearing import hear_apart
@@ -16,23 +19,48 @@ from mmrl.rollout.generate.weights import Named, Place, open_shared
 
 
 class Banned(LogitsProcessor):
-    """Keeps ids from being sampled: those that `additional_config["mmrl_banned"]` names."""
+    """Keeps ids from being sampled: those that `additional_config["mmrl_banned"]` names. For Model Runner V1."""
 
     def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
-        sum_in_float32()  # a worker that is a process of its own knows nothing of the learner's
-        self.banned, self.device = list(vllm_config.additional_config["mmrl_banned"]), device
-        self.ids: torch.Tensor | None = None
+        self.ranges = banned_ranges(vllm_config)
 
     def apply(self, logits: torch.Tensor) -> torch.Tensor:
-        if self.ids is None:  # Molmo 2's placeholders have no outputs
-            self.ids = torch.tensor([i for i in self.banned if i < logits.shape[-1]], dtype=torch.long, device=self.device)
-        return logits.index_fill_(-1, self.ids, -torch.inf)
+        return ban(logits, self.ranges)
 
     def is_argmax_invariant(self) -> bool:
         return False
 
     def update_state(self, batch_update: Any) -> None:
         """Nothing to do: the ids are the same for all requests."""
+
+
+class BannedV2(LogitsProcessorV2):
+    """`Banned`, for Model Runner V2."""
+
+    def __init__(self, vllm_config: Any, req_states: Any) -> None:
+        self.ranges = banned_ranges(vllm_config)
+
+    def apply(self, logits: torch.Tensor, ctx: Any) -> torch.Tensor:
+        return ban(logits, self.ranges)
+
+
+def banned_ranges(vllm_config: Any) -> list[range]:
+    """The banned ids, as few ranges: a tensor of them on the GPU could be dropped with what vLLM drops when it sleeps."""
+    sum_in_float32()  # a worker that is a process of its own knows nothing of the learner's
+    found: list[range] = []
+    for i in sorted(vllm_config.additional_config["mmrl_banned"]):
+        if found and i == found[-1].stop:
+            found[-1] = range(found[-1].start, i + 1)
+        else:
+            found.append(range(i, i + 1))
+    return found
+
+
+def ban(logits: torch.Tensor, ranges: Sequence[range]) -> torch.Tensor:
+    """The logits, changed in place. Ids without an output, as those of Molmo 2's placeholders, are passed over."""
+    for ids in ranges:
+        logits[:, ids.start : ids.stop] = -torch.inf
+    return logits
 
 
 class Reloading:
@@ -46,8 +74,9 @@ class Reloading:
     def mmrl_reload(self, weights: Iterable[Named]) -> None:
         """Load weights in place, by transformers' names; of a layer that vLLM fuses, all or none."""
         _synchronize()  # vLLM has a stream for each thread: batches under way, and weights that another thread wrote
-        self.model_runner.reload_weights(weights_iterator=iter(weights))
         model = self.model_runner.get_model()
+        with packed_experts(model) if self.device.type == "cpu" else contextlib.nullcontext():
+            self.model_runner.reload_weights(weights_iterator=iter(weights))
         if self.device.type == "cpu":
             pack_heads(model)
         if (tower := getattr(model, "audio_tower", None)) and type(tower).__name__ == "Qwen3OmniMoeAudioEncoder":
@@ -76,6 +105,21 @@ def pack_heads(model: torch.nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, VocabParallelEmbedding):
             module.quant_method.process_weights_after_loading(module)
+
+
+@contextlib.contextmanager
+def packed_experts(model: torch.nn.Module) -> Iterator[None]:
+    """Context in which weights are loaded on a CPU, where vLLM computes experts with packed weights and packs them only when it
+    makes their kernel. So layers whose experts are loaded get a new kernel."""
+    methods = [found for m in model.modules() if isinstance(found := getattr(m, "quant_method", None), UnquantizedFusedMoEMethod)]
+    kernels = [method.moe_kernel for method in methods]
+    for method in methods:
+        method.moe_kernel = None
+    try:
+        yield
+    finally:
+        for method, kernel in zip(methods, kernels, strict=True):
+            method.moe_kernel = method.moe_kernel or kernel
 
 
 def _synchronize() -> None:

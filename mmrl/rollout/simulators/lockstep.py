@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,7 +19,7 @@ from mmrl.api.seeds import derive
 from mmrl.api.simulators.types import Demonstration, Observation, Simulation, TrajectoryData
 from mmrl.api.types import Prompt, Status
 from mmrl.compute.devices import current_gpu
-from mmrl.compute.ranks import Reduction
+from mmrl.compute.ranks import Reduction, is_first
 from mmrl.config.sections import SimulateConfig
 from mmrl.policies.acting.base import ActingPolicy, ActionSample
 from mmrl.policies.acting.guidance import Guidance
@@ -122,7 +123,13 @@ class SimulatorCollector:
                 tried.append(lane)
                 if "per-env-seed" in lane.spec.capabilities:  # a reset of others would move their later draws
                     with plugin_errors(lane.who):
-                        shown = lane.reset_all([0] * lane.num_envs)
+                        shown = lane.reset_all([*range(lane.num_envs)])
+                    if not self.policy.reads_text and len(texts := [*dict.fromkeys(shown.instructions)]) > 1 and is_first():
+                        warnings.warn(
+                            f"task {label!r} gives instructions that differ, such as {texts[0]!r:.80} and {texts[1]!r:.80}, and "
+                            "this policy reads none: it can only do what it sees is wanted",
+                            stacklevel=2,
+                        )
                     nothing_n = torch.zeros(1, dtype=torch.int64)
                     self.policy.act(shown.rows(nothing_n), nothing_n, nothing_n, 0.0)
 
@@ -142,7 +149,13 @@ class SimulatorCollector:
         numbers: Sequence[int] = (),
     ) -> list[Trajectory]:
         """N = len(prompts) * group_size episodes, a group's next to each other; those of a group begin in the same state. A
-        prompt's id fixes the random draws of its episodes, so `numbers` is ignored."""
+        prompt's id fixes the random draws of its episodes, so `numbers` is ignored. Raises UserError if an expert is to teach or
+        to take over from a policy that chooses several actions at a time, which a checkpoint may say."""
+        if (self.with_expert or self.interventions) and self.policy.chunk > 1:
+            raise UserError(
+                f"an expert gives one action at a time, and the policy carries out {self.policy.chunk} in each call: set "
+                "policy.options.chunk = 1"
+            )
         jobs = [
             EpisodeJob(prompt=prompt, seed=derive(sampling.seed, prompt.task, prompt.id, g))
             for prompt in prompts

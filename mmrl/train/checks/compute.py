@@ -21,6 +21,7 @@ def check_compute(config: RunConfig, acts: bool, algorithms: Sequence[Algorithm 
     check_placement(config, acts)
     check_learners(config)
     check_quantized(config)
+    check_dora(config)
     check_compile(config)
     check_float16(config)
     check_sequence_parallel(config)
@@ -146,6 +147,21 @@ def check_quantized(config: RunConfig) -> None:
     check_installed("policy.lora.nf4", "leave it out")
 
 
+def check_dora(config: RunConfig) -> None:
+    """Refuse DoRA over weights of which a pass doesn't have whole rows at hand, as it measures them."""
+    if config.policy.lora is None or not config.policy.lora.use_dora:
+        return
+    if config.policy.lora.nf4:
+        raise UserError("policy.lora.use_dora doesn't support weights of 4 bits (policy.lora.nf4): leave one of them out")
+    if config.compute.learners > 1 and config.compute.weights == "sharded":
+        raise UserError(
+            f"policy.lora.use_dora doesn't support weights sharded over compute.learners = {config.compute.learners}: set "
+            'compute.weights = "replicated"'
+        )
+    if config.train.compile:
+        raise UserError("train.compile doesn't support policy.lora.use_dora: leave one of them out")
+
+
 def check_compile(config: RunConfig) -> None:
     """Refuse compiled layers of policies that don't call their layers, and what torch can't trace or wasn't tried so."""
     kinds = ("vlm", "reward", "vla")
@@ -234,6 +250,11 @@ def check_staleness(config: RunConfig, acts: bool, algorithms: Sequence[Algorith
         if stage.entropy_control:
             raise UserError(
                 f"stages.{number}.entropy_control answers prompts again while compute.staleness = {k} samples others: {cure}"
+            )
+        if "told_logprobs_NT" in algorithm.needs:
+            raise UserError(
+                f"stages.{number}.algorithm = {stage.algorithm!r} reads prompts while compute.staleness = {k} samples others: "
+                f"{cure}"
             )
         for key in ("imitation", "condition", "perception"):
             if getattr(stage, key):

@@ -37,11 +37,10 @@ def _check_replay(config: RunConfig, where: str, stage: RlStage | SftStage, expe
             key = "compare_sampler" if experts.compare_sampler else "router_replay"
             raise UserError(f"{where}.{key} is for an rl stage, and this one samples nothing: leave it out")
         return
-    key = 'router_replay = "R3"' if experts.router_replay == "R3" else "compare_sampler"
-    if experts.asks_sampler and config.compute.sampler == "vllm":
+    if experts.asks_sampler and config.compute.sampler == "vllm" and config.compute.model_runner == "v1":
+        key = 'router_replay = "R3"' if experts.router_replay == "R3" else "compare_sampler"
         raise UserError(
-            f"{where}.{key}: vLLM tells its choice of experts only with its second model runner, which mmrl can't use: set "
-            'compute.sampler = "local", or use "R2"'
+            f"{where}.{key}: vLLM tells which experts it chose only with Model Runner V2: leave out compute.model_runner"
         )
     if experts.router_replay == "R2" and stage.epochs == stage.minibatches == 1:
         raise UserError(

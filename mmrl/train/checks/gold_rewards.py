@@ -13,11 +13,12 @@ from mmrl.api.errors import NoGold, PluginError, UserError
 from mmrl.api.interfaces import Task
 from mmrl.api.specs import VerifierSpec
 from mmrl.api.types import Rollout
-from mmrl.data.prompts import Indexable, gold_completion, prompt_at
+from mmrl.data.prompts import Indexable, Splits, gold_completion, prompt_at
 from mmrl.judge import Judge, build_cases
 
 if TYPE_CHECKING:  # previews import this module too, without torch
-    from mmrl.config.sections import TaskConfig
+    from mmrl.algorithms.presets import Algorithm
+    from mmrl.config.sections import RlStage, RunConfig, TaskConfig
     from mmrl.rollout.collector import Collector
 
 PROMPTS = 4
@@ -53,6 +54,26 @@ def gold_warnings(
             low = [(s.value, r.completion, s.detail) for s, r in scored if s.value is not None and is_below_high(spec, s.value)]
             if low:
                 yield f"{task}: {describe_gold_loss(spec, entries[task].id, low, len(rollouts))}"
+
+
+def check_answers_known(
+    config: RunConfig, number: int, stage: RlStage, algorithm: Algorithm, tasks: Mapping[str, Task], splits: Splits
+) -> None:
+    """Refuse an algorithm that tells the policy the answer where the first prompt of no task has one. number: the stage's
+    index."""
+    if "told_logprobs_NT" not in algorithm.needs:
+        return
+    for label in config.weights(stage):
+        try:
+            gold_completion(tasks[label], prompt_at(splits(label, stage.split), 0, label))
+        except NoGold:
+            continue
+        return
+    labels = ", ".join(config.weights(stage))
+    raise UserError(
+        f"stages.{number}.algorithm: {stage.algorithm} tells the policy the gold completion, and no prompt of {labels} has one: "
+        "write gold(), or use grpo"
+    )
 
 
 def is_below_high(spec: VerifierSpec, value: float) -> bool:

@@ -28,7 +28,7 @@ def check_off_policy(
     simulators: by label. rewarding: ids of the verifiers that reward."""
     where, labels = f"stages.{number}", list(config.weights(stage))
     _check_one_process(config, where, stage.kind)
-    check_plugin_rules(where, stage, rewarding)
+    check_plugin_rules(where, stage, rewarding, tasks)
     learned = any(rule.revision is not None for rule in plugin_rules(stage))
     kind = policy_class(policy)
     if stage.improve and not issubclass(kind, ActingPolicy):

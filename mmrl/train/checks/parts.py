@@ -23,7 +23,7 @@ def check_parts(config: RunConfig, critics: Collection[int] = (), build: Callabl
     lora = config.policy.lora
     if lora is None and not any(stage.parts or getattr(stage, "experts", None) for stage in config.stages):
         return
-    from mmrl.policies.lora import quantised_layers, refuse_parts_without_layers, target_modules
+    from mmrl.policies.lora import makes_ids, quantised_layers, refuse_parts_without_layers, target_modules
     from mmrl.policies.vlm.loading import skeleton
 
     model = build(config.policy) if build else None
@@ -41,7 +41,8 @@ def check_parts(config: RunConfig, critics: Collection[int] = (), build: Callabl
         for pattern in lora.nf4:
             if not any(matches(pattern, name) for name in quantised):
                 raise UserError(f"policy.lora.nf4: {_nothing(pattern, quantised, 'linear layers but the head', tied)}")
-        names = [f"{layer}.lora_{x}.default.weight" for layer in target_modules(model, lora.target_modules) for x in "AB"]
+        added = ("A", "B", "magnitude_vector") if lora.use_dora else ("A", "B")
+        names = [f"{layer}.lora_{x}.default.weight" for layer in target_modules(model, lora.target_modules) for x in added]
     for i, stage in enumerate(config.stages):
         if not stage.parts:
             continue
@@ -51,7 +52,12 @@ def check_parts(config: RunConfig, critics: Collection[int] = (), build: Callabl
             own += [f"critic.{name}" for name in names]
         held = [entry(stage.parts, name) for name in (*names, *own)]
         for part in stage.parts:
-            if any(part is one for one in held):
+            if of := [name for name, one in zip((*names, *own), held, strict=True) if part is one]:
+                if not part.freeze and all(map(makes_ids, of)):
+                    raise UserError(
+                        f"stages.{i}.parts match {part.match!r} has only weights that make ids of pictures or sounds, such as "
+                        f"{of[0]}: no gradient flows through ids, so leave it out"
+                    )
                 continue
             if any(matches(part.match, name) for name in (*names, *own)):
                 raise UserError(
@@ -61,7 +67,8 @@ def check_parts(config: RunConfig, critics: Collection[int] = (), build: Callabl
                 raise UserError(f'stages.{i}.parts match "value" matches nothing, as the stage has no critic: leave it out')
             what = "adapters, which are all that policy.lora trains" if lora else "weights"
             raise UserError(f"stages.{i}.parts: {_nothing(part.match, names, what, tied)}")
-        if all(part is not None and part.freeze for part in held[: len(names)]):
+        taught = [part for name, part in zip(names, held, strict=False) if not makes_ids(name)]
+        if all(part is not None and part.freeze for part in taught):
             raise UserError(f"stages.{i}.parts leaves nothing to train: freeze less")
 
 

@@ -232,15 +232,8 @@ def check_stage(
                 )
     check_critic(config, where, stage, algorithm)
     check_turn_critic(config, where, stage, algorithm)
-    if stage.labels != "task" and "baselines_N" in algorithm.needs:
-        raise UserError(
-            f'{where}.labels = "{stage.labels}": {stage.algorithm} compares with the reward of a greedy completion, '
-            "which needs the task's answers: use another algorithm"
-        )
-    if stage.labels != "task" and stage.entropy_control:
-        raise UserError(
-            f'{where}.labels = "{stage.labels}": entropy_control imitates right answers, which the task must know: drop one'
-        )
+    if stage.labels != "task":
+        _check_voted(f'{where}.labels = "{stage.labels}"', stage, algorithm)
     if stage.imitation and stage.imitation.rule == "hpt":
         for key in ("dynamic_sampling", "min_success_rate"):  # here, as they may be the algorithm's defaults
             if getattr(stage, key):
@@ -251,6 +244,12 @@ def check_stage(
         raise UserError(f'{where}.credit = "{stage.credit}" needs a critic, but {stage.algorithm} has none: drop it')
     if "states_NT" in algorithm.needs and stage.credit not in ("turn", "chunk"):
         raise UserError(f'{where}.credit = "{stage.credit}" divides turns, which {stage.algorithm} compares: set credit = "turn"')
+    whole = "credit" if stage.credit in ("turn", "chunk") else "ratio" if stage.ratio == "chunk" else ""
+    if whole and "turns_NT" in algorithm.needs:
+        raise UserError(
+            f'{where}.{whole} = "{getattr(stage, whole)}" leaves a turn in one piece, within which {stage.algorithm} gives '
+            f'credit: set {whole} = "token", or use ppo'
+        )
     if stage.state_similarity < 1 and "states_NT" not in algorithm.needs:
         raise UserError(f"{where}.state_similarity has no effect, as {stage.algorithm} doesn't compare states: use gigpo")
     if stage.importance_sampling_level == "sequence" and stage.importance_sampling == "off":
@@ -258,9 +257,11 @@ def check_stage(
             f'{where}.importance_sampling_level = "sequence" has no effect with importance_sampling = "off": set that to '
             '"truncate" or "mask", or drop this'
         )
-    for key in ("kl_target", "reference_every"):  # here, as kl_coef may be the algorithm's default
-        if getattr(stage, key) and not stage.kl_coef:
+    for key, used in (("kl_target", stage.kl_coef), ("reference_every", stage.refers)):  # kl_coef may be the algorithm's default
+        if getattr(stage, key) and not used:
             raise UserError(f"{where}.{key} is set, but kl_coef = 0, so there is no penalty: set kl_coef, or drop {key}")
+    if stage.consistency and plugins.registry().get("policies", config.policy.kind).acts:
+        raise UserError(f"{where}.consistency reads answers of a policy that writes, and {config.policy.kind} acts: drop it")
     if stage.curriculum and plugins.registry().get("policies", config.policy.kind).acts:
         raise UserError(f"{where}.curriculum measures prompts of a policy that writes, and {config.policy.kind} acts: drop it")
     taught = "teacher_logprobs_NT" in algorithm.needs
@@ -277,10 +278,23 @@ def check_stage(
         )
     rewarding = sorted({verifier for verifiers in weights.values() for verifier in verifiers})
     check_named(where, stage, rewarding)
-    check_plugin_rules(where, stage, rewarding if stage.labels == "task" else [])
+    check_plugin_rules(where, stage, rewarding if stage.labels == "task" else [], tasks)
     for label, task in tasks.items() if stage.labels == "co-reward" else ():
         if type(task).rephrase is Task.rephrase and label in config.weights(stage):
             raise UserError(f"{where}.labels: task {label!r} has no rephrase(), which co-reward needs: write one, or use ttrv")
+
+
+def _check_voted(where: str, stage: RlStage, algorithm: Algorithm) -> None:
+    """Refuse what needs the task's answers, where votes are the labels."""
+    if "baselines_N" in algorithm.needs:
+        raise UserError(
+            f"{where}: {stage.algorithm} compares with the reward of a greedy completion, which needs the task's answers: use "
+            "another algorithm"
+        )
+    if "told_logprobs_NT" in algorithm.needs:
+        raise UserError(f"{where}: {stage.algorithm} tells the policy the answer, which is to be known: use grpo")
+    if stage.entropy_control:
+        raise UserError(f"{where}: entropy_control imitates right answers, which the task must know: drop one")
 
 
 def check_tokens(where: str, kind: str, token: TokenKind, stage: Training, algorithm: Algorithm | None) -> None:

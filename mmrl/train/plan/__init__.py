@@ -15,8 +15,9 @@ from mmrl.config.parts import part_of
 from mmrl.config.sections import ComputeConfig, RlStage, RunConfig, Stage, teacher_of
 from mmrl.train.plan.acting import TEXT, bins_only, vla_sizes, vla_workload
 from mmrl.train.plan.advice import Change, Offload, changes, offload, to_json
+from mmrl.train.plan.kept import activations
 from mmrl.train.plan.machines import Machine
-from mmrl.train.plan.memory import BOTH, Part, acting, activations, local, peaks, resident, sampled_beside, update, usable, vllm
+from mmrl.train.plan.memory import BOTH, Part, acting, local, peaks, resident, routes, sampled_beside, update, usable, vllm
 from mmrl.train.plan.seconds import (
     CostModel,
     Seconds,
@@ -30,7 +31,7 @@ from mmrl.train.plan.shapes import Shapes
 from mmrl.train.plan.sources import Found, find_shapes
 from mmrl.train.plan.trained import Trained, trained
 from mmrl.train.plan.verifier_models import VerifierModels, count_models
-from mmrl.train.plan.workload import Micro, Sizes, Workload, workload
+from mmrl.train.plan.workload import Micro, Sizes, Workload, total, workload
 
 __all__ = ["Plan", "Sizes", "StagePlan", "check_fits", "gib", "predict", "sizes_of"]
 
@@ -49,6 +50,8 @@ class StagePlan:
     seconds: tuple[Seconds, ...]
     step_s: float
     """Seconds of a step; parts that run at the same time count once."""
+    perhaps_s: float
+    """Further seconds of a step in which groups fail or are left out, as often as its rules sample again."""
     tokens_per_s: float
     """Prompt and completion tokens of all rollouts of all learners per second; each completion counts its prompt."""
     flop_use: float
@@ -115,11 +118,14 @@ class Plan:
 def _stage_json(stage: StagePlan) -> dict[str, Any]:
     work = stage.work
     shown = ("prompts", "group", "prompt_tokens", "patches", "completion", "epochs", "updates", "reference", "looked_at")
+    rounds = {"sampled": work.sampled, "perhaps": work.perhaps, "trained": work.trained}
     return {
         "stage": stage.number,
         "kind": stage.kind,
         "trained": stage.weights.moved,
-        "work": {name: getattr(work, name) for name in shown} | {"micro_batches": len(work.micro), "tokens": work.tokens},
+        "work": {name: getattr(work, name) for name in (*shown, "states", "twins")}
+        | {name: total(found) for name, found in rounds.items()}
+        | {"micro_batches": len(work.micro), "tokens": work.tokens},
         "memory": {
             "parts": [asdict(part) for part in stage.parts],
             "peaks": stage.peaks,
@@ -129,6 +135,7 @@ def _stage_json(stage: StagePlan) -> dict[str, Any]:
         "seconds": {
             "parts": [asdict(part) for part in stage.seconds],
             "step": stage.step_s,
+            "perhaps": stage.perhaps_s,
             "tokens_per_s": stage.tokens_per_s,
             "flop_use": stage.flop_use,
         },
@@ -270,6 +277,8 @@ def _memory(
     acts = sizes.steps > 0
     worked = _passes().passes_workload if shapes.traced else vla_workload if acts else workload
     work = worked(config, stage, shapes, sizes, compute.learners)
+    if config.policy.lora and config.policy.lora.use_dora and not shapes.traced:
+        raise UserError("policy.lora.use_dora: mmrl plan doesn't count the rows that it measures in each pass: leave it out here")
     weights = trained(shapes, config.policy.lora, stage)
     teacher = find_shapes(config.policy, name).shapes.parameters if (name := teacher_of(stage)) else 0
     parts = [*resident(shapes, config, stage, weights, teacher, compute.learners), *models.parts]
@@ -282,7 +291,7 @@ def _memory(
         parts += vllm(compute, machine, alone) if compute.sampler == "vllm" else local(shapes, config, work)
     if not shapes.traced:
         choices = int(config.policy.options.get("bins") or 256) if acts else None
-        parts += update(shapes, config, work, weights, machine.kind, choices, stage.optimizer)
+        parts += [*update(shapes, config, work, weights, machine.kind, choices, stage.optimizer), *routes(shapes, stage, work)]
     if isinstance(stage, RlStage) and sampled_beside(config):
         parts = [replace(part, phases=BOTH) for part in parts]
     return work, weights, parts
@@ -303,13 +312,14 @@ def _stage(config: RunConfig, number: int, shapes: Shapes, machine: Machine, siz
     split = compute.learners if compute.weights == "sharded" else 1
     acts = sizes.steps > 0
     timed = bins_only(work, config.policy, shapes) if acts and not shapes.traced else work
-    learn = update_seconds(config.train, stage, timed, clock, weights, split)
+    learn = [*update_seconds(config.train, stage, timed, clock, weights, split), *clock.critics(work)]
     passes = sum(part.seconds for part in learn)
     move = transfer_seconds(compute, work, clock, weights, compute.learners, passes)
-    sample = (acting_seconds if acts else sampling_seconds)(config, work, clock)
+    timing = acting_seconds if acts else sampling_seconds
+    sample, perhaps = timing(config, work, clock, work.sampled), timing(config, work, clock, work.perhaps)
     if compute.placement != "colocated":  # all completions come from the engines, or from them and the learners
         helpers = compute.engines + (compute.learners if compute.placement == "hybrid" else 0)
-        sample = [_scaled(part, compute.learners / helpers) for part in sample]
+        sample, perhaps = ([_scaled(part, compute.learners / helpers) for part in of] for of in (sample, perhaps))
     host = host_seconds(config.judge, work, machine)[1 if acts else 0 :]  # pictures of episodes are not read from files
     sampled, rest = sum(part.seconds for part in (*sample, *host)), passes + sum(part.seconds for part in move)
     step = max(sampled, rest) if compute.staleness and compute.placement != "colocated" else sampled + rest
@@ -329,6 +339,7 @@ def _stage(config: RunConfig, number: int, shapes: Shapes, machine: Machine, siz
         certain=sum(p.bytes for p in kept) + (0 if shapes.traced else activations(shapes, smallest, b, True, weights)),
         seconds=tuple([*sample, *host, *learn, *move] if acts else [*host[:1], *sample, *host[1:], *learn, *move]),
         step_s=step,
+        perhaps_s=sum(part.seconds for part in perhaps),
         tokens_per_s=work.tokens * work.asked / work.prompts / step,
         flop_use=flops / step / (clock.rate or 1.0),
     )
@@ -352,5 +363,8 @@ def _scaled(part: Seconds, by: float) -> Seconds:
 def _by_part(shapes: Shapes) -> dict[str, int]:
     counted: dict[str, int] = {}
     for name, shape in shapes.named():
-        counted[part_of(name)] = counted.get(part_of(name), 0) + math.prod(shape)
+        part = part_of(name)
+        if part == "language" and not shapes.reads_text:  # where names say nothing else
+            part = "network"
+        counted[part] = counted.get(part, 0) + math.prod(shape)
     return counted

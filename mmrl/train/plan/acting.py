@@ -15,7 +15,8 @@ from mmrl.config.policy import PolicyConfig
 from mmrl.config.sections import DistillStage, OffPolicyStage, RecapStage, RlStage, RunConfig, SftStage, Stage, teacher_of
 from mmrl.registry import plugins
 from mmrl.train.plan.shapes import Shapes, Text, Vision, shapes_of
-from mmrl.train.plan.workload import MOST, Micro, Sizes, Workload
+from mmrl.train.plan.step import per_learner, step_of
+from mmrl.train.plan.workload import MOST, Micro, Sizes, Workload, total
 
 TEXT = 24
 """Default of text tokens: an instruction in its prompt."""
@@ -169,18 +170,16 @@ def vla_workload(config: RunConfig, stage: Stage, shapes: Shapes, sizes: Sizes, 
 def acting_workload(config: RunConfig, stage: Stage, call: Call, sizes: Sizes, learners: int) -> Workload:
     """The work of one of `learners` in a step of the stage. Raises UserError for more calls than a plan counts."""
     rl, prompt, behind, picture = stage if isinstance(stage, RlStage) else None, call.prompt, call.behind, call.picture
-    length = prompt + behind
-    if isinstance(stage, SftStage):  # a row is a step of a demonstration, or a whole one
-        asked, group, per_episode = stage.batch_size, 1, 1
-    else:
-        asked, group = stage.prompts_per_step, stage.group_size
-        per_episode = math.ceil(sizes.steps / call.chunk)
-    prompts = -(-asked // learners)
-    calls, parts = prompts * group * per_episode, rl.minibatches if rl else 1
-    if calls > MOST:
-        raise UserError(f"a step of the {stage.kind} stage has {calls:,} calls per learner, more than the {MOST:,} of a plan")
+    length, step = prompt + behind, step_of(config, stage)
+    # a row of an sft stage is a step of a demonstration, or a whole one
+    per_episode = 1 if isinstance(stage, SftStage) else math.ceil(sizes.steps / call.chunk)
+    sampled, perhaps, trained = (per_learner(rounds, learners) for rounds in (step.sampled, step.perhaps, step.trained))
+    episodes, parts = total(trained), step.minibatches
+    calls = episodes * per_episode
+    if (most := max(episodes, total(sampled)) * per_episode) > MOST:
+        raise UserError(f"a step of the {stage.kind} stage has {most:,} calls per learner, more than the {MOST:,} of a plan")
     at_once = max(1, config.train.micro_batch_tokens // length)
-    remembered = _remembering(stage, prompts * group, per_episode, call.alone)
+    remembered = _remembering(stage, episodes, per_episode, call.alone)
     micro = [
         Micro(rows=rows, length=length, patches=rows * sizes.images * picture, targets=rows * behind)
         for part in range(parts)
@@ -190,15 +189,17 @@ def acting_workload(config: RunConfig, stage: Stage, call: Call, sizes: Sizes, l
     measured = isinstance(stage, DistillStage) or bool(teacher_of(stage))
     return Workload(
         kind=stage.kind,
-        prompts=prompts,
-        asked=asked,
-        group=group,
+        prompts=-(-step.asked // learners),
+        asked=step.asked,
+        group=step.group,
         prompt_tokens=prompt,
         patches=sizes.images * picture,
         picture_patches=picture,
         pixels=sizes.pixels * sizes.images,
         completion=behind,
-        sampled=not isinstance(stage, SftStage),
+        sampled=sampled,
+        perhaps=perhaps,
+        trained=trained,
         micro=tuple(micro),
         epochs=remembered.updates or (rl.epochs if rl else 1),
         updates=updates,
@@ -227,6 +228,8 @@ class _Remembering:
 def _remembering(stage: Stage, episodes: int, per_episode: int, alone: bool) -> _Remembering:
     """Once critics have warmed up, and while the memory has more calls than a step draws, so that each is looked at once."""
     calls = episodes * per_episode
+    if isinstance(stage, OffPolicyStage) and stage.improve is None:  # the policy once for each call
+        return _Remembering(stage.batch_size, calls)
     if isinstance(stage, RecapStage):  # a frozen copy sees each observation, that after the last call too
         guided = 1 if stage.guidance == 1 else 2
         return _Remembering(stage.batch_size, stage.updates, guided, calls + episodes)

@@ -13,9 +13,10 @@ from mmrl.config.parts import entry
 from mmrl.config.sections import EXPERT, OffPolicyStage, PolicyConfig, RecapStage, RunConfig, SftStage, Stage, teacher_of
 from mmrl.registry import plugins
 from mmrl.train.plan.acting import Call, acting_workload, longest_episode
+from mmrl.train.plan.critics import critics_of
 from mmrl.train.plan.machines import Machine
 from mmrl.train.plan.memory import Part, fresh_gradients
-from mmrl.train.plan.seconds import Cost, CostModel
+from mmrl.train.plan.seconds import Cost, CostModel, Seconds
 from mmrl.train.plan.shapes import Shapes, Text, Vision
 from mmrl.train.plan.traced import Pass, kept_of, trace, trace_both
 from mmrl.train.plan.trained import Trained
@@ -42,6 +43,7 @@ class Passes:
         with plugin_errors(self.what):
             self.planned = kind.planned(policy.model_copy(update={"options": options}))
             self.named = tuple((name, tuple(p.shape)) for name, p in self.planned.model.named_parameters())
+            self.reads_text = kind.reads_text if self.planned.reads_text is None else self.planned.reads_text
             self.lora = policy.lora is not None
             if policy.lora is not None:
                 add_adapters(self.planned.model, policy.lora.model_copy(update={"nf4": []}), 0, META)
@@ -53,7 +55,7 @@ class Passes:
         text = Text(
             layers=1, hidden=self.planned.width, inner=0, heads=1, kv_heads=1, head_dim=1, vocabulary=1, tied=True, longest=0
         )
-        return Shapes(family="", text=text, vision=NOTHING, listed=self.named, traced=True)
+        return Shapes(family="", text=text, vision=NOTHING, listed=self.named, traced=True, reads_text=self.reads_text)
 
     @functools.cache  # noqa: B019  few of these are made, and they are small
     def act(self, rows: int, text: int) -> Pass:
@@ -95,7 +97,8 @@ def passes_of(policy: PolicyConfig) -> Passes:
 
 def passes_sizes(config: RunConfig, text: int, steps: int) -> Sizes:
     """The sizes of calls; see `mmrl.train.plan.acting.vla_sizes`."""
-    planned = passes_of(config.policy).planned
+    found = passes_of(config.policy)
+    planned, text = found.planned, text if found.reads_text else 0
     return Sizes(text=text, images=planned.pictures, pixels=planned.pixels, steps=steps or longest_episode(config))
 
 
@@ -125,6 +128,11 @@ def passes_memory(config: RunConfig, stage: Stage, work: Workload, weights: Trai
         rows = -(-config.simulate.num_envs // config.simulate.lanes)
         size, because = found.act(rows, sizes.text).peak, f"{rows:,} environments at once"
         parts.append(Part(name="calls", bytes=size, phases=("generate",), because=because))
+    if (base := found.planned.frozen) is not None:
+        size = sum(p.numel() * p.element_size() for p in base.parameters())
+        parts.append(Part(name="base", bytes=size, because="the frozen policy beneath"))
+    if critics := critics_of(stage, found.planned.model, found.planned.width, work.updates):
+        parts.append(Part(name="critics", bytes=critics.bytes, because=f"{critics.weights:,} weights and as many targets"))
     rows = max(micro.rows for micro in work.micro)
     kept = _learned(config, stage, rows, sizes)[1].peak
     because = f"{rows:,} calls of {work.micro[0].length:,} tokens{', checkpointed' * config.train.gradient_checkpointing}"
@@ -148,6 +156,17 @@ class PassesCost(CostModel):
             starting=found.operations * self.machine.launch,
             flops=found.flops,
         )
+
+    def critics(self, work: Workload) -> list[Seconds]:
+        """The updates of critics, and what the policy's updates ask of them."""
+        planned = passes_of(self.config.policy).planned
+        found = critics_of(self.stage, planned.model, planned.width, work.updates)
+        if found is None:
+            return []
+        both = self._cost(found.forward) + self._cost(found.backward)
+        stepped = Cost(streaming=4 * 10 * found.weights / self.stream, starting=14 * self.machine.launch)
+        cost = (self._cost(found.target) + both + stepped).times(found.updates * found.calls) + both.times(found.calls)
+        return [Seconds(name="update: critics", seconds=cost.seconds(self.machine), limit=cost.limit, flops=cost.flops)]
 
     def call(self, rows: int, work: Workload) -> Cost:
         return self._cost(passes_of(self.config.policy).act(rows, self.sizes.text))

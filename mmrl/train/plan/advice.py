@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mmrl.config.sections import LoraConfig, RunConfig
+from mmrl.train.plan.kept import text_layers
 from mmrl.train.plan.machines import Machine
-from mmrl.train.plan.memory import text_layer
 from mmrl.train.plan.seconds import COPIED, CostModel
 
 Peak = Callable[[RunConfig], tuple[int, int]]
@@ -63,7 +63,7 @@ def offload(clock: CostModel, machine: Machine) -> Offload | None:
     if machine.kind == "cpu":
         return None
     tokens = 4096
-    kept = text_layer(clock.shapes, clock.b, dense=not clock.attention.by_blocks(tokens))
+    kept = max(size for _, size in text_layers(clock.shapes, clock.b, dense=not clock.attention.by_blocks(tokens)))
     forward = clock.text(1, tokens).seconds(machine) / tokens / clock.shapes.text.layers
     move = kept / (COPIED * machine.host)
     exposed = max(0.0, move - forward) + max(0.0, move - 2 * forward)

@@ -1,8 +1,6 @@
 """The memory of a step on one device, part by part, in bytes.
 
-The activations of an update are counted operation by operation, as transformers' Qwen layers save them for the backward pass in
-evaluation mode with masked attention; tests compare the counts with the bytes that torch saves on a CPU. Widths are named as in
-`mmrl.train.plan.shapes`; b is the bytes of a weight.
+Widths are named as in `mmrl.train.plan.shapes`; b is the bytes of a weight.
 """
 
 from __future__ import annotations
@@ -23,7 +21,9 @@ from mmrl.config.sections import (
     SftStage,
     Stage,
 )
+from mmrl.train.plan import experts
 from mmrl.train.plan.attention import Attention
+from mmrl.train.plan.kept import activations, recompute_bytes
 from mmrl.train.plan.machines import Machine
 from mmrl.train.plan.shapes import Shapes
 from mmrl.train.plan.teams import slice_of, whole_rows
@@ -32,6 +32,8 @@ from mmrl.train.plan.workload import Micro, Workload
 
 LOGIT_CHUNK = 2**25
 """As in `mmrl.policies.vlm.vlm`, which isn't imported here; a test compares them."""
+ROUTE = 2
+"""Bytes of an expert's number in `mmrl.policies.vlm.routes`."""
 ROOM = 64
 """As in `mmrl.rollout.generate.cache`."""
 PREFETCHED = 2
@@ -63,7 +65,8 @@ def resident(
     masters, state = (0, 0) if config.train.offload_optimizer else (master_bytes(weights, b), moments(stage.optimizer, weights))
     rl = stage if isinstance(stage, RlStage) else None
     pairs = stage if isinstance(stage, PreferenceStage) and "reference" in stage.reads else None
-    compared = rl if rl is not None and rl.kl_coef else pairs
+    compared = rl if rl is not None and rl.refers else pairs
+    improves = isinstance(stage, OffPolicyStage) and stage.improve is not None  # else the policy sees by what nothing trains
     twin = sampled_beside(config) and config.compute.sampler == "local"
     copy = compared is not None and (config.policy.lora is None or compared.reference == "frozen")
     found = [
@@ -86,8 +89,13 @@ def resident(
         ),
         Part(name="reference", bytes=own // split if copy else 0, because="a frozen copy to compare with"),
         Part(
+            name="reference's means",
+            bytes=FULL * weights.whole // split if copy and rl and rl.reference_decay else 0,
+            because="its weights in float32, as reference_decay is set",
+        ),
+        Part(
             name="frozen copy",
-            bytes=own if isinstance(stage, RecapStage | OffPolicyStage) or (rl and rl.turn_critic) else 0,
+            bytes=own if isinstance(stage, RecapStage) or improves or (rl and rl.turn_critic) else 0,
             because="what the critics see with",
         ),
         Part(name="sampler's copy", bytes=own if twin else 0, because=f"compute.staleness = {config.compute.staleness}"),
@@ -98,7 +106,7 @@ def resident(
     if (
         split > 1
     ):  # as in `mmrl.policies.shard`: weights and gradients outside the language model's layers stay gathered for a pass
-        rest = weights.whole - shapes.text.layers * weights.layer
+        rest = weights.whole - weights.inside
         size = b * (2 * weights.layer + (2 if weights.plain else 1) * rest)
         found.append(Part(name="gathered weights", bytes=size, phases=("update",), because="two layers, and all other weights"))
         size = b * (weights.whole - weights.whole // split)
@@ -124,75 +132,6 @@ def _critic(shapes: Shapes, config: CriticConfig, weights: Trained, b: int) -> i
 
 
 # -- an update --------------------------------------------------------------------------------------------------------------
-
-
-def text_layer(shapes: Shapes, b: int, weights: Trained | None = None, dense: bool = True) -> int:
-    """Bytes per token that a layer of the language model keeps for the backward pass. weights: those that are trained; None for
-    all. dense: attention has a mask of all pairs of tokens, and torch repeats keys and values for every head."""
-    t = shapes.text
-    attention = 2 * b * t.q + 2 * b * (t.q if dense else t.k) + FULL * t.heads  # queries, the output; log-sum-exps
-    if shapes.family == "qwen3_vl":  # norms of queries and keys
-        attention += (2 * FULL if b == FULL else FULL + b) * (t.q + t.k) + FULL * (t.heads + t.kv_heads)
-    if weights is None or weights.plain:  # a norm keeps its input in float32, scaled and weighted, and a root
-        norms = 2 * ((3 * FULL if b == FULL else FULL + 2 * b) * t.hidden + FULL)
-        return norms + attention + 4 * b * t.inner
-    found = 2 * FULL * (t.hidden + 1) + attention + 3 * b * t.inner + FULL * weights.rank * len(weights.adapted)
-    first, second = {"q_proj", "k_proj", "v_proj"} & weights.adapted, {"gate_proj", "up_proj"} & weights.adapted
-    if b == FULL:  # adapters of the same input share it
-        return found + FULL * (t.hidden * (bool(first) + bool(second)) + t.inner * ("down_proj" in weights.adapted))
-    copies = t.hidden * (len(first) + len(second))  # in float32, as adapters are
-    return found + FULL * (copies + t.q * ("o_proj" in weights.adapted) + t.inner * ("down_proj" in weights.adapted))
-
-
-def vision_layer(shapes: Shapes, b: int) -> int:
-    """Bytes per patch that a layer of the vision tower keeps for the backward pass."""
-    v = shapes.vision
-    if shapes.gated:
-        norms = 2 * ((3 * FULL if b == FULL else FULL + 2 * b) * v.hidden + FULL)
-        inner = 4 * b * v.inner
-    else:
-        norms = 2 * (2 * b * v.hidden + 2 * b)
-        inner = (3 if shapes.family == "qwen2_vl" else 2) * b * v.inner  # GELU with a sigmoid keeps the sigmoid too
-    return norms + 6 * b * v.hidden + FULL * v.heads + inner  # queries, keys, values together and rotated; the output
-
-
-def _layers(shapes: Shapes, micro: Micro, b: int, weights: Trained | None, dense: bool) -> tuple[int, int]:
-    """Bytes that one layer keeps of a micro-batch: (layer of the language model, layer of the tower)."""
-    tower = vision_layer(shapes, b) * micro.patches if weights is None or weights.vision else 0
-    return text_layer(shapes, b, weights, dense) * micro.tokens, tower
-
-
-def activations(
-    shapes: Shapes,
-    micro: Micro,
-    b: int,
-    checkpointing: bool = False,
-    weights: Trained | None = None,
-    dense: bool = True,
-    offload: bool = False,
-) -> int:
-    """Bytes that a forward pass keeps for the backward pass, without logits. With checkpointing, each layer keeps its input;
-    `recompute_bytes` comes on top. weights: those that are trained; None for all. dense: see `text_layer`. offload: of these
-    inputs, two are on the device at a time."""
-    t, v, tokens = shapes.text, shapes.vision, micro.tokens
-    layer, tower = _layers(shapes, micro, b, weights, dense)
-    found = 2 * b * t.head_dim * tokens  # cosines and sines
-    if dense:
-        found += b * micro.rows * micro.length**2  # the mask, which all layers share
-    found += (2 * FULL if b == FULL else FULL + b) * t.hidden * tokens + b * t.hidden * micro.targets  # the last norm
-    inputs, towers = (min(2, n) if offload else n for n in (t.layers, v.layers))
-    found += inputs * b * t.hidden * tokens if checkpointing else t.layers * layer
-    if not tower:
-        return found
-    merged = micro.patches // v.merge**2 * (v.merged * 3 * b * (1 + v.taps))
-    before = micro.patches * v.hidden * (2 * FULL if b == FULL else FULL + b if shapes.gated else b)
-    fixed = micro.patches * (b * v.values + 2 * FULL * (v.hidden // v.heads)) + merged + before
-    return found + fixed + (towers * b * v.hidden * micro.patches if checkpointing else v.layers * tower)
-
-
-def recompute_bytes(shapes: Shapes, micro: Micro, b: int, weights: Trained | None = None, dense: bool = True) -> int:
-    """Bytes of the one layer that checkpointing recomputes at a time."""
-    return max(_layers(shapes, micro, b, weights, dense))
 
 
 def logits(shapes: Shapes, targets: int, b: int, trained: bool = True) -> int:
@@ -223,14 +162,18 @@ def update(
     on, attention = config.train.gradient_checkpointing, Attention(config.policy.attn_implementation, kind)
     sizes = []
     team = config.compute.sequence_parallel
-    for m in set(work.micro):
+    for m in {*work.micro, *work.shown}:
         dense = choices is not None or not attention.by_blocks(m.length)
         own = slice_of(m, team)
         again = recompute_bytes(shapes, own, b, weights, dense) if on else 0
         whole = whole_rows(shapes, m, team, b, dense)
-        sizes.append((activations(shapes, own, b, on, weights, dense, moved) + again + whole, m))
+        passing = experts.passing(shapes, b) * own.tokens
+        twice = work.twins * (activations(shapes, own, b, on, weights, dense, moved) + whole)
+        sizes.append((twice + again + passing, m))
     kept, worst = max(sizes, key=lambda found: found[0])
     made = logits(shapes, worst.targets, b, weights.plain) if choices is None else 4 * FULL * worst.targets * choices
+    if worst.targets * shapes.text.vocabulary <= LOGIT_CHUNK:  # else they are not kept
+        made *= work.twins
     pictures = f" and {worst.patches:,} patches" if worst.patches else ""
     found = [
         Part(
@@ -238,7 +181,8 @@ def update(
             bytes=kept,
             phases=("update",),
             because=f"{worst.rows} x {worst.length:,} tokens{pictures}{how}"
-            + (f", divided among {team} learners" if team > 1 else ""),
+            + (f", divided among {team} learners" if team > 1 else "")
+            + (", and again with masked images" if work.twins > 1 else ""),
         ),
         Part(
             name="logits",
@@ -253,6 +197,18 @@ def update(
         counted = worst if team > 1 or (b == FULL and weights.vision) else None
         found += pixels(shapes, work, kind, counted)
     return [*found, *fresh_gradients(config, weights, kept + made, optimizer)]
+
+
+def routes(shapes: Shapes, stage: Stage, work: Workload) -> list[Part]:
+    """The experts that tokens went through, on the device: with several mini-batches or epochs of the whole step, as its first
+    passes chose them; and of the micro-batch at hand those with which it was sampled (`Routing`)."""
+    t, again = shapes.text, work.updates > 1 and isinstance(stage, RlStage)
+    told = isinstance(stage, RlStage) and stage.asks_routes
+    tokens = sum(m.tokens for m in work.micro) * again + max(m.tokens for m in work.micro) * told
+    if t.experts is None or not tokens:
+        return []
+    size = ROUTE * tokens * t.sparse * t.experts.chosen
+    return [Part(name="routes", bytes=size, phases=("update",), because=f"{t.experts.chosen} of {t.experts.count} experts")]
 
 
 def fresh_gradients(config: RunConfig, weights: Trained, kept: int, optimizer: str) -> list[Part]:
@@ -276,7 +232,7 @@ def pixels(shapes: Shapes, work: Workload, kind: str, counted: Micro | None) -> 
     patches = sorted((m.patches for m in work.micro), reverse=True)
     held = sum(patches if kind == "cpu" else patches[:PREFETCHED]) - (counted.patches if counted else 0)
     whose = "the step" if kind == "cpu" or len(patches) <= PREFETCHED else f"{PREFETCHED} micro-batches at a time"
-    size = FULL * shapes.vision.values * held
+    size = work.twins * FULL * shapes.vision.values * held
     return [Part(name="pictures", bytes=size, phases=("update",), because=f"pixels of {whose}")] if held > 0 else []
 
 
@@ -300,20 +256,20 @@ def cache_capacity(completion: int) -> int:
     return found
 
 
-def concurrent_prompts(generate: GenerateConfig, work: Workload) -> int:
-    """Number of prompts whose completions the local sampler decodes together."""
-    return max(1, min(work.prompts, generate.batch_size // work.group))
+def concurrent_prompts(generate: GenerateConfig, prompts: int, size: int) -> int:
+    """Number of prompts whose completions the local sampler decodes together. size: completions of each."""
+    return max(1, min(prompts, generate.batch_size // size))
 
 
 def local(shapes: Shapes, config: RunConfig, work: Workload) -> list[Part]:
     """What the local sampler needs on top of the `resident` parts."""
     t, v = shapes.text, shapes.vision
     b = config.policy.bytes_per_weight
-    prompts = concurrent_prompts(config.generate, work)
-    rows = prompts * work.group
+    found = [(concurrent_prompts(config.generate, n, size), size) for n, size in (*work.sampled, *work.perhaps) if n]
+    prompts, rows = max(n for n, _ in found), max(n * size for n, size in found)
     held = rows * (work.prompt_tokens + cache_capacity(work.completion))
     growing = held // t.layers if cache_capacity(work.completion) > ROOM else 0
-    prefill = prompts * work.prompt_tokens * b * (3 * t.inner + 3 * t.hidden)
+    prefill = prompts * work.prompt_tokens * experts.without_gradients(shapes, b)
     tower = prompts * work.patches * max(b * 3 * v.inner, 3 * b * v.hidden + 4 * FULL * v.hidden)
     generate = ("generate",)
     return [

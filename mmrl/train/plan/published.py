@@ -1,8 +1,9 @@
 """The shapes of published models, so that a plan needs no network: the config.json of each from the hub, shortened to what
 `mmrl.train.plan.shapes` reads.
 
-Sources: Qwen2.5-VL, Bai et al. 2025, Qwen2.5-VL Technical Report, table 1, with the config.json of each size; Qwen3-VL: the
-config.json of each size, as pytorch/torchtitan (experiments/qwen3_vl) and InternLM/xtuner (model/compose/qwen3_vl) repeat them.
+Sources: Qwen2-VL: the config.json of each size; Qwen2.5-VL, Bai et al. 2025, Qwen2.5-VL Technical Report, table 1, with the
+config.json of each size; Qwen3-VL: the config.json of each size, as pytorch/torchtitan (experiments/qwen3_vl) and InternLM/xtuner
+(model/compose/qwen3_vl) repeat them.
 tests/train/test_plan_shapes.py compares them with parameter counts of the checkpoints.
 """
 
@@ -10,6 +11,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+
+
+def _qwen2(hidden: int, inner: int, layers: int, heads: int, kv: int, vocabulary: int, tied: bool) -> dict[str, Any]:
+    return {
+        "model_type": "qwen2_vl",
+        "tie_word_embeddings": tied,
+        "text_config": {
+            "hidden_size": hidden,
+            "intermediate_size": inner,
+            "num_hidden_layers": layers,
+            "num_attention_heads": heads,
+            "num_key_value_heads": kv,
+            "vocab_size": vocabulary,
+            "max_position_embeddings": 32768,
+        },
+        "vision_config": {
+            "depth": 32,
+            "embed_dim": 1280,
+            "hidden_size": hidden,
+            "mlp_ratio": 4,
+            "num_heads": 16,
+            "patch_size": 14,
+        },
+    }
 
 
 def _qwen25(hidden: int, inner: int, layers: int, heads: int, kv: int, vocabulary: int, tied: bool, tower: int) -> dict[str, Any]:
@@ -66,7 +91,17 @@ def _qwen3(hidden: int, inner: int, layers: int, heads: int, tied: bool, large: 
     }
 
 
+def _experts(hidden: int, inner: int, layers: int, heads: int) -> dict[str, Any]:
+    """Those of Qwen3-VL with experts. inner: of an expert."""
+    found = _qwen3(hidden, 3 * hidden, layers, heads, False, True)
+    experts = {"num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": inner, "num_key_value_heads": 4}
+    return found | {"model_type": "qwen3_vl_moe", "text_config": found["text_config"] | experts}
+
+
 PUBLISHED: Mapping[str, Mapping[str, Any]] = {
+    "Qwen/Qwen2-VL-2B": _qwen2(1536, 8960, 28, 12, 2, 151936, True),
+    "Qwen/Qwen2-VL-7B": _qwen2(3584, 18944, 28, 28, 4, 152064, False),
+    "Qwen/Qwen2-VL-72B": _qwen2(8192, 29568, 80, 64, 8, 152064, False),
     "Qwen/Qwen2.5-VL-3B": _qwen25(2048, 11008, 36, 16, 2, 151936, True, 3420),
     "Qwen/Qwen2.5-VL-7B": _qwen25(3584, 18944, 28, 28, 4, 152064, False, 3420),
     "Qwen/Qwen2.5-VL-32B": _qwen25(5120, 27648, 64, 40, 8, 152064, False, 3456),
@@ -75,13 +110,16 @@ PUBLISHED: Mapping[str, Mapping[str, Any]] = {
     "Qwen/Qwen3-VL-4B": _qwen3(2560, 9728, 36, 32, True, False),
     "Qwen/Qwen3-VL-8B": _qwen3(4096, 12288, 36, 32, False, True),
     "Qwen/Qwen3-VL-32B": _qwen3(5120, 25600, 64, 64, False, True),
+    "Qwen/Qwen3-VL-30B-A3B": _experts(2048, 768, 48, 32),
+    "Qwen/Qwen3-VL-235B-A22B": _experts(4096, 1536, 94, 64),
 }
 """Hub name without -Instruct or -Thinking -> the config."""
 OPENVLA = ("openvla-7b", "openvla-oft-sft")
 """How the names of OpenVLA's checkpoints begin, in lower case: its own, OpenVLA-OFT's and SimpleVLA-RL's are of one shape."""
 OPENVLA_7B: Mapping[str, Any] = {"model_type": "openvla", "text_config": {"vocab_size": 32064}}
 """Kim et al., OpenVLA, section 3.1: Llama 2 7B (LlamaConfig's defaults) with DINOv2 and SigLIP; its config.json."""
-LIMITS = {"openvla": 224**2, "qwen2_vl": 16384 * 28**2, "qwen2_5_vl": 16384 * 28**2, "qwen3_vl": 16384 * 32**2}
+LIMITS = {"openvla": 224**2, "glm4v_moe": 15000 * 28**2}
+LIMITS |= dict.fromkeys(("qwen2_vl", "qwen2_5_vl"), 16384 * 28**2) | dict.fromkeys(("qwen3_vl", "qwen3_vl_moe"), 16384 * 32**2)
 """Family -> pixels above which the processor of a published checkpoint shrinks an image."""
 
 

@@ -8,10 +8,14 @@ and no group to be filtered, so a real step is shorter. b is the bytes of a weig
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
+from mmrl.api.sampling import Rounds
 from mmrl.config.sections import ComputeConfig, JudgeConfig, RunConfig, Stage, TrainConfig
+from mmrl.train.plan import experts
 from mmrl.train.plan.attention import Attention
 from mmrl.train.plan.machines import Machine
 from mmrl.train.plan.memory import LOGIT_CHUNK, cache_token, concurrent_prompts
@@ -23,6 +27,7 @@ from mmrl.train.plan.workload import Micro, Workload
 COPIED = 0.8
 """Share of the host link's rate that copies from pinned memory reach: about 26 of 32 GB/s, 52 of 64."""
 OPERATIONS = {"qwen2_vl": (83, 55), "qwen2_5_vl": (83, 70), "qwen3_vl": (97, 55), "openvla": (77, 50)}
+OPERATIONS |= {"qwen3_vl_moe": (119, 55), "glm4v_moe": (150, 70)}
 """Family -> operations that torch starts in a layer's forward pass: (language model, tower). Counted."""
 DECODING, AROUND = 0.72, 60
 """Share of the language model's operations that a decoded token starts; operations outside of layers."""
@@ -109,23 +114,26 @@ class CostModel:
         self.unpacking = nf4 * (self.b + 0.5)
         self.stream = machine.bandwidth * machine.streaming
         t = shapes.text
-        self.layer_weights = t.hidden * (2 * t.q + 2 * t.k + 3 * t.inner)
+        self.attending = t.layers * t.hidden * (2 * t.q + 2 * t.k)
+        """Weights of all layers' attention."""
 
     def text(self, rows: int, length: int, cached: int = 0, pairs: int | None = None) -> Cost:
         """The language model's layers over rows of `length` new tokens each. cached: earlier tokens of a row in the cache.
         pairs: pairs of tokens whose attention is computed, without a mask of all of them; None for all."""
         t, b, tokens = self.shapes.text, self.b, rows * length
-        flops = 2.0 * self.layer_weights * t.layers * tokens
+        flops = 2.0 * (self.attending + experts.multiplied(self.shapes)) * tokens
         seen = 4.0 * t.q * t.layers * (tokens * (length + cached) if pairs is None else pairs)
         reached = self.machine.matmul * (self.machine.thin if length == 1 else 1.0)
-        products = max(flops / (self.rate * reached), b * self.layer_weights * t.layers / self.stream)
+        weights = self.attending + experts.read(self.shapes, tokens)
+        products = max(flops / (self.rate * reached), b * weights / self.stream)
         norm = 4 * b + 7 * FULL if b < FULL else 7 * FULL
-        own = 2 * norm * t.hidden + 12 * b * (t.q + t.k) + 8 * b * t.q + 6 * b * t.hidden + 5 * b * t.inner
-        if self.shapes.family == "qwen3_vl":
+        own = 2 * norm * t.hidden + 12 * b * (t.q + t.k) + 8 * b * t.q + 6 * b * t.hidden
+        if t.norms:
             own += norm * (t.q + t.k)
         mask = 0 if cached or pairs is not None else b * length
         read = 1 + 3 * t.q // t.k if self.machine.kind == "cpu" else 1  # on a CPU torch repeats keys and values for each head
-        moved = self.unpacking + tokens * t.layers * (own + mask) + read * rows * cached * cache_token(self.shapes, b)
+        moved = self.unpacking + tokens * (t.layers * (own + mask) + experts.moved(self.shapes, b))
+        moved += read * rows * cached * cache_token(self.shapes, b)
         started = OPERATIONS[self.shapes.family][0] * t.layers * (DECODING if cached else 1.0) + AROUND
         return Cost(
             products=products,
@@ -142,6 +150,8 @@ class CostModel:
         v, b = self.shapes.vision, self.b
         weights = v.layers * (4 * v.hidden**2 + (3 if self.shapes.gated else 2) * v.hidden * v.inner) + v.values * v.hidden
         merger = (v.merged**2 + v.merged * v.out) * (1 + v.taps) / v.merge**2
+        if v.context:
+            merger = (v.merged * v.out + v.out**2 + 3 * v.out * v.context) / v.merge**2
         flops = 2.0 * (weights + merger) * patches
         near = min(picture, self.shapes.window_patches or picture)
         seen = 4.0 * v.hidden * (v.full_layers * picture + (v.layers - v.full_layers) * near) * patches
@@ -172,8 +182,12 @@ class CostModel:
         pairs = self.attention.pairs(micro) if self.attention.by_blocks(micro.length) else None
         return self.text(micro.rows, micro.length, pairs=pairs)
 
+    def states(self, micro: Micro, picture: int) -> Cost:
+        """A pass without logits."""
+        return self.rows(micro) + self.tower(micro.patches, picture)
+
     def forward(self, micro: Micro, picture: int) -> Cost:
-        return self.rows(micro) + self.tower(micro.patches, picture) + self.head(micro.targets)
+        return self.states(micro, picture) + self.head(micro.targets)
 
     def backward(self, micro: Micro, picture: int, weights: Trained, checkpointing: bool) -> Cost:
         """Gradients of inputs and of weights, with the recomputation for them."""
@@ -208,6 +222,10 @@ class CostModel:
             starting=3 * 14 * self.shapes.text.layers * self.machine.launch,
         )
 
+    def critics(self, work: Workload) -> list[Seconds]:
+        """Of a stage whose critics take time that counts."""
+        return []
+
     def call(self, rows: int, work: Workload) -> Cost:
         """The passes of calls of a policy that acts."""
         length = work.prompt_tokens + work.completion
@@ -228,19 +246,21 @@ class CostModel:
 # -- the parts of a step ----------------------------------------------------------------------------------------------------
 
 
-def sampling_seconds(config: RunConfig, work: Workload, clock: CostModel) -> list[Seconds]:
-    """Prefill and decoding on one device, or on the `tensor_parallel` devices of one vLLM engine."""
-    if not work.sampled:
+def sampling_seconds(config: RunConfig, work: Workload, clock: CostModel, rounds: Rounds) -> list[Seconds]:
+    """Prefill and decoding of these rounds on one device, or on the `tensor_parallel` devices of one vLLM engine."""
+    if not rounds:
         return []
     machine, vllm = clock.machine, config.compute.sampler == "vllm"
-    prompts = concurrent_prompts(config.generate, work)
-    batches = math.ceil(work.prompts / prompts)
-    rows, steps = min(prompts, work.prompts) * work.group, work.completion
-    causal = prompts * work.prompt_tokens * (work.prompt_tokens + 1) // 2  # torch's fused attention, without a mask
-    prefill = clock.text(prompts, work.prompt_tokens, pairs=causal) + clock.tower(prompts * work.patches, work.picture_patches)
-    prefill = (prefill + clock.head(prompts)).times(batches)
-    token = clock.text(rows, 1, work.prompt_tokens + steps // 2) + clock.head(rows)
-    decode = token.times(batches * steps)
+    prefill = decode = Cost()
+    for number, size in rounds:
+        prompts = concurrent_prompts(config.generate, number, size)
+        batches = math.ceil(number / prompts)
+        rows, steps = prompts * size, work.completion
+        causal = prompts * work.prompt_tokens * (work.prompt_tokens + 1) // 2  # torch's fused attention, without a mask
+        read = clock.text(prompts, work.prompt_tokens, pairs=causal) + clock.tower(prompts * work.patches, work.picture_patches)
+        prefill += (read + clock.head(prompts)).times(batches)
+        token = clock.text(rows, 1, work.prompt_tokens + steps // 2) + clock.head(rows)
+        decode += token.times(batches * steps)
     spread = config.compute.tensor_parallel if vllm else 1
     graphs = vllm and machine.kind == "gpu"  # vLLM replays CUDA graphs, which Python starts once
     found = []
@@ -253,12 +273,13 @@ def sampling_seconds(config: RunConfig, work: Workload, clock: CostModel) -> lis
     return found
 
 
-def acting_seconds(config: RunConfig, work: Workload, clock: CostModel) -> list[Seconds]:
-    """The calls of a policy that acts, for all environments of a lane at a time. Simulators are not in it."""
-    if not work.sampled:
+def acting_seconds(config: RunConfig, work: Workload, clock: CostModel, rounds: Rounds) -> list[Seconds]:
+    """The calls of a policy that acts in these rounds, for all environments of a lane at a time. Simulators are not in it."""
+    if not rounds:
         return []
     rows = -(-config.simulate.num_envs // config.simulate.lanes)
-    cost = clock.call(rows, work).times(work.passes * math.ceil(work.rollouts * work.calls / rows))
+    episodes = sum(n * size for n, size in rounds)
+    cost = clock.call(rows, work).times(work.passes * math.ceil(episodes * work.calls / rows))
     return [Seconds(name="act", seconds=cost.seconds(clock.machine), limit=cost.limit, flops=cost.flops)]
 
 
@@ -267,17 +288,26 @@ def update_seconds(
 ) -> list[Seconds]:
     """Forward, backward and optimiser of one learner, and its passes without gradients."""
     machine, picture = clock.machine, work.picture_patches
-    forward = _sum(clock.forward(m, picture) for m in work.micro)
-    backward = _sum(clock.backward(m, picture, weights, train.gradient_checkpointing) for m in work.micro)
-    looks = work.looked_at + work.epochs * work.reference
-    watched = forward.times(work.watched / sum(m.rows for m in work.micro)) if work.watched else Cost()
+
+    def both(passes: Sequence[Micro]) -> tuple[Cost, Cost]:
+        alike = Counter(passes).items()
+        back = partial(clock.backward, picture=picture, weights=weights, checkpointing=train.gradient_checkpointing)
+        return _sum(clock.forward(m, picture).times(n) for m, n in alike), _sum(back(m).times(n) for m, n in alike)
+
+    (forward, backward), (shown, shown_back) = both(work.micro), both(work.shown)
+    looks = forward.times(work.looked_at + work.epochs * work.reference)
+    if work.states:
+        looks += _sum(clock.states(m, picture).times(n) for m, n in Counter(work.micro).items()).times(work.states)
+    if work.watched:
+        looks += forward.times(work.watched / sum(m.rows for m in work.micro))
     separate = getattr(getattr(stage, "critic", None), "backbone", "") == "separate"
-    passes = work.epochs * (2 if separate else 1)
-    step = clock.optimiser(weights, len(work.micro) * work.epochs // max(1, work.updates) or 1, split).times(work.updates)
+    passes = work.epochs * (work.twins + separate)
+    many = len(work.micro) * work.epochs + len(work.shown) * work.shown_times
+    step = clock.optimiser(weights, many // max(1, work.updates) or 1, split).times(work.updates)
     named = [
-        ("update: passes without gradients", forward.times(looks * (2 if separate else 1)) + watched),
-        ("update: forward", forward.times(passes)),
-        ("update: backward", backward.times(passes)),
+        ("update: passes without gradients", looks),
+        ("update: forward", forward.times(passes) + shown.times(work.shown_times)),
+        ("update: backward", backward.times(passes) + shown_back.times(work.shown_times)),
         ("update: optimiser", step),
         ("update: offload", clock.offload(train, stage, work, weights)),
     ]
@@ -290,7 +320,7 @@ def update_seconds(
 
 def host_seconds(judge: JudgeConfig, work: Workload, machine: Machine) -> list[Seconds]:
     """The host's work: preparing prompts and judging completions."""
-    process = work.prompts * (PROMPT + work.pixels / PICTURES)
+    process = (sum(n for n, _ in work.sampled) or work.prompts) * (PROMPT + work.pixels / PICTURES)
     found = [Seconds(name="process", seconds=process, limit="the host: image processing, one process")]
     if work.kind == "rl":
         judging = work.rollouts / (SCORES * judge.num_workers)
@@ -317,7 +347,7 @@ def transfer_seconds(
     if compute.weights == "replicated":
         seconds, limit = 2 * FULL * weights.moved * share / link * work.updates, "the link: an all-reduce of float32 gradients"
     else:
-        passes = len(work.micro) * work.epochs
+        passes = len(work.micro) * work.epochs * work.twins + len(work.shown) * work.shown_times
         all_of_it = passes * (2 * whole + b * weights.moved) * share / link
         first = all_of_it / (2 * clock.shapes.text.layers)
         seconds, limit = max(first, all_of_it - computing), "the link: gathering layers, beyond what overlaps with the passes"
@@ -330,7 +360,7 @@ def _swapped(team: int, work: Workload, clock: CostModel) -> float:
     """Seconds in which a team exchanges tokens for heads: forward, backward, and in what checkpointing computes again. The slices
     of its team's rows that a learner has are as many tokens as its own rows."""
     sent = bytes_swapped(clock.shapes, sum(m.tokens for m in work.micro), team, clock.b)
-    passes = 3 * work.epochs + work.looked_at + work.epochs * work.reference
+    passes = 3 * work.epochs * work.twins + work.looked_at + work.states + work.epochs * work.reference
     return passes * sent / _link(clock.machine, team)
 
 

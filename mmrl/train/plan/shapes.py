@@ -1,22 +1,42 @@
 """The name and shape of every weight of a model, from its config.
 
-They are computed for the Qwen-VL families without importing or building a model; tests compare every name and shape with
-transformers' models. Widths: h hidden, m inner width of an MLP, q and k widths of queries and of keys.
+They are computed for the Qwen-VL families without importing or building a model, and read off a model without weights for others;
+tests compare every name and shape with transformers' models. Widths: h hidden, m inner width of an MLP, q and k widths of queries
+and of keys.
 """
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from mmrl.api.errors import UserError
-from mmrl.policies.vlm.thinkers import thinker_class, thinker_settings
+from mmrl.policies.vlm.thinkers import thinker_settings
+from mmrl.train.plan.skeletons import listed, whole
 
-FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
-ALIKE = {"qwen2_5_omni_thinker": "qwen2_5_vl"}
+FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "glm4v_moe")
+ALIKE = {"qwen2_5_omni_thinker": "qwen2_5_vl", "qwen3_omni_moe_thinker": "qwen3_vl_moe"}
 """`model_type` -> the family whose tower and language model it has. Its tower for sounds is counted among the weights alone."""
+LISTED = ("glm4v_moe", *ALIKE)
+"""Those whose weights are read off a model without weights."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experts:
+    """The MLPs of a layer of the language model of which each token goes through some."""
+
+    count: int
+    chosen: int
+    """Experts of a token, besides the shared ones."""
+    inner: int
+    """Inner width of an expert."""
+    shared: int = 0
+    """Inner width of the MLP that all tokens go through besides; 0 without it."""
+    precise: bool = False
+    """Whether the router reads float32."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +54,18 @@ class Text:
     """Whether the head shares the embeddings' weights."""
     longest: int
     """Maximal number of positions."""
+    norms: bool = False
+    """Whether queries and keys are normalised."""
+    turned: float = 1.0
+    """Share of a head that rotary embeddings turn."""
+    experts: Experts | None = None
+    where: frozenset[int] = frozenset()
+    """Numbers of the layers with experts; the others have one MLP."""
+
+    @property
+    def sparse(self) -> int:
+        """Number of layers with experts."""
+        return len(self.where)
 
     @property
     def q(self) -> int:
@@ -67,6 +99,8 @@ class Vision:
     """Number of layers whose states also go to the language model (DeepStack)."""
     places: int = 0
     """Rows of the table of position embeddings."""
+    context: int = 0
+    """Inner width of the MLP behind GLM's merged patches; 0 where the merger is an MLP itself."""
 
     @property
     def values(self) -> int:
@@ -81,7 +115,7 @@ class Vision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shapes:
-    """The shapes of a model of a Qwen-VL family."""
+    """The shapes of a model."""
 
     family: str
     text: Text
@@ -92,6 +126,10 @@ class Shapes:
     """Those of what a policy that acts adds to the model: a head, a projector of the state."""
     traced: bool = False
     """What it computes is counted by passes without numbers, see `mmrl.train.plan.acting_passes`, not from these sizes."""
+    reads_text: bool = True
+    """False of a policy without a language model."""
+    config: str = ""
+    """Content of the config.json, of a model with experts: only a model tells which of its matrices adapters may have."""
 
     def named(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Every weight's name and shape, as in transformers and in its order; without a tied head."""
@@ -116,7 +154,7 @@ class Shapes:
     @property
     def gated(self) -> bool:
         """Whether the tower's MLPs have three matrices, like the language model's."""
-        return self.family == "qwen2_5_vl"
+        return self.family in ("qwen2_5_vl", "glm4v_moe")
 
     @property
     def window_patches(self) -> int:
@@ -132,33 +170,26 @@ def shapes_of(config: Mapping[str, Any], what: str) -> Shapes:
     family = ALIKE.get(kind, kind)
     if family not in FAMILIES:
         raise UserError(
-            f"{what} is a {kind or 'model without a model_type'}, but mmrl plan supports only the Qwen-VL families: "
+            f"{what} is a {kind or 'model without a model_type'}, but mmrl plan supports only the Qwen-VL families and GLM-4.5V: "
             f"{', '.join((*FAMILIES, *ALIKE))}"
         )
-    text = {**config, **(config.get("text_config") or {})}  # older files have the text model's keys at the top
-    vision = dict(config.get("vision_config") or {})
     try:
-        found = Shapes(family=family, text=_text_of(text, config), vision=_vision_of(family, vision, text["hidden_size"]))
-        return found if kind == family else replace(found, listed=tuple(_listed(kind, config)))
-    except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+        known = whole(config) if kind in LISTED else config
+        text = {**known, **(known.get("text_config") or {})}  # older files have the text model's keys at the top
+        vision = dict(known.get("vision_config") or {})
+        found = Shapes(family=family, text=_text_of(family, text, known), vision=_vision_of(family, vision, text["hidden_size"]))
+        asked = json.dumps(config) if found.text.experts else ""
+        return replace(found, config=asked, listed=listed(config) if kind in LISTED else ())
+    except (KeyError, TypeError, ValueError, ZeroDivisionError, AttributeError) as error:
         raise UserError(f"{what}: its config.json has no usable {str(error).strip(chr(39)):.60}: use a complete one") from error
 
 
-def _listed(kind: str, config: Mapping[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Every weight of a thinker."""
-    import torch
-
-    made = thinker_class(kind)
-    with torch.device("meta"):
-        model = made._from_config(made.config_class(**config))
-    return ((name, tuple(p.shape)) for name, p in model.named_parameters())
-
-
-def _text_of(text: Mapping[str, Any], config: Mapping[str, Any]) -> Text:
+def _text_of(family: str, text: Mapping[str, Any], config: Mapping[str, Any]) -> Text:
     heads = int(text["num_attention_heads"])
     tied = config.get("tie_word_embeddings")
+    layers, experts = int(text["num_hidden_layers"]), _experts_of(family, text)
     return Text(
-        layers=int(text["num_hidden_layers"]),
+        layers=layers,
         hidden=int(text["hidden_size"]),
         inner=int(text["intermediate_size"]),
         heads=heads,
@@ -167,11 +198,41 @@ def _text_of(text: Mapping[str, Any], config: Mapping[str, Any]) -> Text:
         vocabulary=int(text["vocab_size"]),
         tied=bool(text.get("tie_word_embeddings") if tied is None else tied),
         longest=int(text.get("max_position_embeddings") or 32768),
+        norms=family in ("qwen3_vl", "qwen3_vl_moe"),
+        turned=float((text.get("rope_parameters") or {}).get("partial_rotary_factor", 1.0)),
+        experts=experts,
+        where=frozenset(_sparse(family, text) if experts else ()),
     )
 
 
+def _experts_of(family: str, text: Mapping[str, Any]) -> Experts | None:
+    if family == "qwen3_vl_moe":
+        count = text["num_experts"] if "num_experts" in text else text["num_local_experts"]
+        return Experts(count=int(count), chosen=int(text["num_experts_per_tok"]), inner=int(text["moe_intermediate_size"]))
+    if family == "glm4v_moe":
+        inner = int(text["moe_intermediate_size"])
+        return Experts(
+            count=int(text["n_routed_experts"]),
+            chosen=int(text["num_experts_per_tok"]),
+            inner=inner,
+            shared=inner * int(text["n_shared_experts"]),
+            precise=True,
+        )
+    return None
+
+
+def _sparse(family: str, text: Mapping[str, Any]) -> Sequence[int]:
+    """Numbers of the layers that have experts."""
+    layers = range(int(text["num_hidden_layers"]))
+    if family == "glm4v_moe":
+        return layers[int(text["first_k_dense_replace"]) :]
+    every, dense = int(text.get("decoder_sparse_step") or 1), text.get("mlp_only_layers") or ()
+    return [i for i in layers if i not in dense and (i + 1) % every == 0]
+
+
 def _vision_of(family: str, vision: Mapping[str, Any], hidden: int) -> Vision:
-    layers = int(vision.get("depth", 27 if family == "qwen3_vl" else 32))
+    later, glm = family in ("qwen3_vl", "qwen3_vl_moe"), family == "glm4v_moe"
+    layers = int(vision.get("depth", 27 if later else 32))
     full = vision.get("fullatt_block_indexes", (7, 15, 23, 31)) if family == "qwen2_5_vl" else range(layers)
     if family == "qwen2_vl":  # its `hidden_size` is the width of the tower's output
         width = int(vision.get("embed_dim", 1280))
@@ -182,16 +243,17 @@ def _vision_of(family: str, vision: Mapping[str, Any], hidden: int) -> Vision:
     return Vision(
         layers=layers,
         hidden=width,
-        inner=inner,
+        inner=out if glm else inner,
         heads=int(vision.get("num_heads", 16)),
         out=out,
-        patch=int(vision.get("patch_size") or vision.get("spatial_patch_size") or (16 if family == "qwen3_vl" else 14)),
+        patch=int(vision.get("patch_size") or vision.get("spatial_patch_size") or (16 if later else 14)),
         frames=int(vision.get("temporal_patch_size", 2)),
         merge=int(vision.get("spatial_merge_size", 2)),
         window=int(vision.get("window_size", 112)) if family == "qwen2_5_vl" else 0,
         full_layers=sum(0 <= i < layers for i in full),
-        taps=len(vision.get("deepstack_visual_indexes", (8, 16, 24))) if family == "qwen3_vl" else 0,
-        places=int(vision.get("num_position_embeddings", 2304)) if family == "qwen3_vl" else 0,
+        taps=len(vision.get("deepstack_visual_indexes", (8, 16, 24))) if later else 0,
+        places=int(vision.get("num_position_embeddings", 2304)) if later else 0,
+        context=inner if glm else 0,
     )
 
 
@@ -211,10 +273,10 @@ def _norm(name: str, width: int, bias: bool) -> Iterator[tuple[str, tuple[int, .
 
 
 def _vision(shapes: Shapes) -> Iterator[tuple[str, tuple[int, ...]]]:
-    v, family, at = shapes.vision, shapes.family, "model.visual"
-    layer_norm = family != "qwen2_5_vl"
+    v, later, at = shapes.vision, shapes.text.norms, "model.visual"
+    layer_norm = not shapes.gated
     yield f"{at}.patch_embed.proj.weight", (v.hidden, 3, v.frames, v.patch, v.patch)
-    if family == "qwen3_vl":
+    if later:
         yield f"{at}.patch_embed.proj.bias", (v.hidden,)
         yield f"{at}.pos_embed.weight", (v.places, v.hidden)
     for i in range(v.layers):
@@ -228,10 +290,10 @@ def _vision(shapes: Shapes) -> Iterator[tuple[str, tuple[int, ...]]]:
             yield from _linear(f"{block}.mlp.up_proj", v.inner, v.hidden)
             yield from _linear(f"{block}.mlp.down_proj", v.hidden, v.inner)
         else:
-            first, second = ("linear_fc1", "linear_fc2") if family == "qwen3_vl" else ("fc1", "fc2")
+            first, second = ("linear_fc1", "linear_fc2") if later else ("fc1", "fc2")
             yield from _linear(f"{block}.mlp.{first}", v.inner, v.hidden)
             yield from _linear(f"{block}.mlp.{second}", v.hidden, v.inner)
-    norm, first, second = ("norm", "linear_fc1", "linear_fc2") if family == "qwen3_vl" else ("ln_q", "mlp.0", "mlp.2")
+    norm, first, second = ("norm", "linear_fc1", "linear_fc2") if later else ("ln_q", "mlp.0", "mlp.2")
     mergers = [(f"{at}.merger", v.hidden), *((f"{at}.deepstack_merger_list.{i}", v.merged) for i in range(v.taps))]
     for merger, width in mergers:
         yield from _norm(f"{merger}.{norm}", width, layer_norm)
@@ -241,7 +303,8 @@ def _vision(shapes: Shapes) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 def _text(shapes: Shapes) -> Iterator[tuple[str, tuple[int, ...]]]:
     t, at = shapes.text, "model.language_model"
-    older = shapes.family != "qwen3_vl"  # biases in attention and no norms of queries and keys
+    older = not shapes.text.norms  # biases in attention and no norms of queries and keys
+    experts, sparse = t.experts, t.where
     yield f"{at}.embed_tokens.weight", (t.vocabulary, t.hidden)
     for i in range(t.layers):
         layer = f"{at}.layers.{i}"
@@ -251,8 +314,13 @@ def _text(shapes: Shapes) -> Iterator[tuple[str, tuple[int, ...]]]:
         if not older:
             yield f"{layer}.self_attn.q_norm.weight", (t.head_dim,)
             yield f"{layer}.self_attn.k_norm.weight", (t.head_dim,)
-        for name, out, into in (("gate", t.inner, t.hidden), ("up", t.inner, t.hidden), ("down", t.hidden, t.inner)):
-            yield from _linear(f"{layer}.mlp.{name}_proj", out, into, False)
+        if experts and i in sparse:
+            yield f"{layer}.mlp.experts.gate_up_proj", (experts.count, 2 * experts.inner, t.hidden)
+            yield f"{layer}.mlp.experts.down_proj", (experts.count, t.hidden, experts.inner)
+            yield f"{layer}.mlp.gate.weight", (experts.count, t.hidden)
+        else:
+            for name, out, into in (("gate", t.inner, t.hidden), ("up", t.inner, t.hidden), ("down", t.hidden, t.inner)):
+                yield from _linear(f"{layer}.mlp.{name}_proj", out, into, False)
         yield f"{layer}.input_layernorm.weight", (t.hidden,)
         yield f"{layer}.post_attention_layernorm.weight", (t.hidden,)
     yield f"{at}.norm.weight", (t.hidden,)

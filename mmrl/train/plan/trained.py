@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 
 from mmrl.config.parts import entry, matches, part_of
 from mmrl.config.sections import LoraConfig, Stage
 from mmrl.config.training import EIGHT_BIT
 from mmrl.train.plan.shapes import Shapes
+from mmrl.train.plan.skeletons import linear_layers
 
 FULL = 4
 """Bytes of a float32."""
 SMALL, BLOCK = 4096, 256
 """Weights with fewer numbers keep 32-bit states; numbers that share a scale: bitsandbytes' `min_8bit_size` and `blocksize`."""
 
+ROUTER = ".mlp.gate.weight"
+"""How the names of routers' weights end."""
+_LAYER = re.compile(r".*?layers\.\d+\.")
 AT_ONCE = 2**27
 """As in `mmrl.train.update.offload`, which isn't imported here; a test compares them."""
 
@@ -49,7 +54,11 @@ class Trained:
     adapted: frozenset[str]
     """Matrices of the language model's layers that have an adapter, such as `q_proj`."""
     layer: int
-    """Weights of one layer of the language model; sharded weights are gathered layer by layer."""
+    """Weights of the largest layer of the language model; sharded weights are gathered layer by layer."""
+    inside: int
+    """Weights of all its layers."""
+    penalised: bool = False
+    """Whether the routers of a mixture of experts have a penalty, for which their scores are kept."""
 
 
 def trained(shapes: Shapes, lora: LoraConfig | None, stage: Stage) -> Trained:
@@ -58,17 +67,30 @@ def trained(shapes: Shapes, lora: LoraConfig | None, stage: Stage) -> Trained:
     whole = sum(map(math.prod, named.values()))
     added: dict[str, tuple[int, ...]] = {}
     nf4: list[int] = []
+    known = lora is not None and bool(shapes.config)
+    adapted, packed = (
+        linear_layers(shapes.config, lora.target_modules, lora.nf4) if lora and known else (frozenset(), frozenset())
+    )
     if lora:
         for name, shape in named.items():
             layer, _, kind = name.rpartition(".")
             if kind != "weight" or len(shape) != 2 or "embed" in name:
                 continue
-            if "lm_head" not in name and any(matches(m, layer) for m in lora.nf4):
+            if layer in packed if known else "lm_head" not in name and any(matches(m, layer) for m in lora.nf4):
                 nf4.append(math.prod(shape))
-            if any(matches(m, layer) for m in lora.target_modules):
+            if layer in adapted if known else any(matches(m, layer) for m in lora.target_modules):
                 added[f"{layer}.lora_A.default.weight"] = (lora.rank, shape[1])
                 added[f"{layer}.lora_B.default.weight"] = (shape[0], lora.rank)
+                if lora.use_dora:
+                    added[f"{layer}.lora_magnitude_vector.default.weight"] = (shape[0],)
     mine = {n: shape for n, shape in (added or named).items() if not ((part := entry(stage.parts, n)) and part.freeze)}
+    experts = getattr(stage, "experts", None)
+    if experts and experts.freeze_router:
+        mine = {n: shape for n, shape in mine.items() if not n.endswith(ROUTER)}
+    layers: dict[str, int] = {}
+    for name, shape in named.items():
+        if part_of(name) == "language" and (found := _LAYER.match(name)):
+            layers[found[0]] = layers.get(found[0], 0) + math.prod(shape)
     inner = [shape for n, shape in mine.items() if len(shape) == 2 and "embed" not in n and "lm_head" not in n]
     return Trained(
         whole=whole,
@@ -83,8 +105,10 @@ def trained(shapes: Shapes, lora: LoraConfig | None, stage: Stage) -> Trained:
         vision=any(part_of(n) in ("vision", "projector") for n in mine),
         plain=not added,
         rank=lora.rank if lora else 0,
-        adapted=frozenset(n.split(".")[-4] for n in added if ".layers.0." in n and part_of(n) == "language"),
-        layer=sum(math.prod(shape) for n, shape in named.items() if ".layers.0." in n),
+        adapted=frozenset(n.split(".")[-4] for n in added if ".layers." in n and part_of(n) == "language"),
+        layer=max(layers.values(), default=0),
+        inside=sum(layers.values()),
+        penalised=bool(experts and (experts.aux_loss_coef or experts.z_loss_coef)),
     )
 
 

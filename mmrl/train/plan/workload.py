@@ -3,22 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from mmrl.api.errors import UserError
-from mmrl.config.sections import (
-    DistillStage,
-    PreferenceStage,
-    RlStage,
-    RunConfig,
-    SftStage,
-    Stage,
-    TrainConfig,
-    stage_limit,
-    teacher_of,
-)
+from mmrl.api.sampling import Rounds
+from mmrl.config.sections import RunConfig, Stage, TrainConfig
 from mmrl.train.plan.shapes import Shapes
+from mmrl.train.plan.step import per_learner, step_of
 
 MOST = 2**18
 """Maximal number of completions of a learner's step in a plan, which counts their micro-batches one by one."""
@@ -65,7 +58,7 @@ class Micro:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """The work of one learner in a step of a stage."""
+    """The work of one learner in a step of a stage. Rounds are (prompts, completions of each)."""
 
     kind: str
     prompts: int
@@ -80,10 +73,14 @@ class Workload:
     pixels: int
     """Pixels of one prompt's images."""
     completion: int
-    sampled: bool
-    """Whether the completions are sampled, by the policy or the teacher."""
+    sampled: Rounds
+    """What is sampled, by the policy or the teacher."""
     micro: tuple[Micro, ...]
-    """Micro-batches of one pass over the step's rollouts."""
+    """Micro-batches of one pass over what the step trains on."""
+    perhaps: Rounds = ()
+    """What is sampled besides if groups fail or are left out."""
+    trained: Rounds = ()
+    """What is trained on."""
     epochs: int = 1
     """Passes with updates."""
     updates: int = 1
@@ -96,12 +93,21 @@ class Workload:
     """Passes of the policy for each call that acts: more if it is guided, or samples candidates token by token."""
     watched: int = 0
     """Further calls that are looked at without gradients, by a frozen copy of the policy or for candidates."""
-    looked_at: int = 0
-    """Further passes without gradients: old log-probabilities, values, the teacher's log-probabilities."""
+    looked_at: float = 0.0
+    """Further passes without gradients: old log-probabilities, values, masked images, the teacher's log-probabilities."""
+    states: float = 0.0
+    """Those without logits: of the balance loss of experts."""
+    twins: int = 1
+    """Passes with gradients at a time: 2 if the policy that sees less of the images learns too."""
+    shown: tuple[Micro, ...] = ()
+    """Micro-batches of completions that are imitated beside."""
+    shown_times: int = 0
+    """Passes over them."""
 
     @property
     def rollouts(self) -> int:
-        return self.prompts * self.group
+        """Completions or episodes that are sampled, or else that are trained on."""
+        return total(self.sampled or self.trained)
 
     @property
     def tokens(self) -> int:
@@ -109,63 +115,60 @@ class Workload:
         return self.rollouts * self.calls * (self.prompt_tokens + self.completion)
 
 
+def total(rounds: Rounds) -> int:
+    """Completions."""
+    return sum(n * size for n, size in rounds)
+
+
 def workload(config: RunConfig, stage: Stage, shapes: Shapes, sizes: Sizes, learners: int = 1) -> Workload:
     """The work of one of `learners` in a step of the stage. Raises UserError for more than `MOST` completions."""
-    sizes = replace(sizes, completion=min(sizes.completion, stage_limit(config, stage)))
+    step = step_of(config, stage)
+    sizes = replace(sizes, completion=min(sizes.completion, step.longest))
     patches = shapes.patches_of(sizes.pixels)
     prompt_tokens = sizes.text + sizes.images * (shapes.tokens_of(sizes.pixels) + 2)  # with a token before and one after
-    asked, group, sampled = _counts(stage)
-    prompts = -(-asked // learners)
-    if prompts * group > MOST:
+    sampled, perhaps, trained = (per_learner(rounds, learners) for rounds in (step.sampled, step.perhaps, step.trained))
+    if (most := max(total(sampled), total(trained))) > MOST:
         size = "prompts_per_step and group_size" if sampled else "batch_size"
         raise UserError(
-            f"a step of the {stage.kind} stage has {prompts * group:,} completions per learner, more than the {MOST:,} that "
+            f"a step of the {stage.kind} stage has {most:,} completions per learner, more than the {MOST:,} that "
             f"mmrl plan supports: lower its {size}"
         )
-    minibatches = stage.minibatches if isinstance(stage, RlStage) else 1
     shared = config.train.packing != "per-completion"
-    groups = [prompts // minibatches + (k < prompts % minibatches) for k in range(min(minibatches, prompts))]
-    micro = [m for n in groups for m in _packed(n, group, prompt_tokens, sizes, patches * sizes.images, shared, config.train)]
-    rl = stage if isinstance(stage, RlStage) else None
-    compares = isinstance(stage, PreferenceStage) and "reference" in stage.reads
-    measured = isinstance(stage, DistillStage | PreferenceStage) or bool(teacher_of(stage))
-    looked_at = int(minibatches > 1) + int(bool(rl and rl.critic)) + int(measured)
+    groups = [size for n, size in trained for _ in range(n)]
+    parts = [part for k in range(step.minibatches) if (part := groups[k :: step.minibatches])]
+    packed = partial(_packed, prompt_tokens, sizes, patches * sizes.images, config.train)
+    updates = step.epochs * len(parts)
     return Workload(
         kind=stage.kind,
-        prompts=prompts,
-        asked=asked,
-        group=group,
+        prompts=-(-step.asked // learners),
+        asked=step.asked,
+        group=step.group,
         prompt_tokens=prompt_tokens,
         patches=patches * sizes.images,
         picture_patches=patches,
         pixels=sizes.pixels * sizes.images,
         completion=sizes.completion,
         sampled=sampled,
-        micro=tuple(micro),
-        epochs=rl.epochs if rl else 1,
-        updates=(rl.epochs if rl else 1) * len(groups),
-        reference=bool(rl and rl.kl_coef) or compares,
-        looked_at=looked_at,
+        perhaps=perhaps,
+        trained=trained,
+        micro=tuple(m for part in parts for m in packed(part, shared)),
+        epochs=step.epochs,
+        updates=updates + step.shown_once,
+        reference=step.reference,
+        looked_at=step.looked_at,
+        states=step.states,
+        twins=step.twins,
+        shown=tuple(packed([1] * -(-step.shown // learners), shared)),
+        shown_times=1 if step.shown_once else updates,
     )
 
 
-def _counts(stage: Stage) -> tuple[int, int, bool]:
-    """(prompts, completions per prompt, whether they are sampled)."""
-    if isinstance(stage, SftStage):
-        return stage.batch_size, 1, False
-    if isinstance(stage, PreferenceStage) and stage.pairs == "task":
-        return stage.prompts_per_step, 2, False
-    return stage.prompts_per_step, stage.group_size, True
-
-
-def _packed(
-    prompts: int, group: int, prompt: int, sizes: Sizes, patches: int, shared: bool, train: TrainConfig
-) -> Iterator[Micro]:
+def _packed(prompt: int, sizes: Sizes, patches: int, train: TrainConfig, groups: Sequence[int], shared: bool) -> Iterator[Micro]:
     """Micro-batches as `mmrl.train.update.pack_conversations` fills them if all completions have maximal length: a row is a
-    prompt and completions; a micro-batch is rows of similar length that fit the budget together."""
+    prompt and completions; a micro-batch is rows of similar length that fit the budget together. groups: completions of each."""
     budget = train.micro_batch_tokens
-    at_once = min(group, max(1, (budget - prompt) // sizes.completion)) if shared else 1
-    members = sorted(n for _ in range(prompts) for n in _split(group, at_once))
+    most = max(1, (budget - prompt) // sizes.completion) if shared else 1
+    members = sorted(n for group in groups for n in _split(group, min(group, most)))
     rows: list[int] = []
     for n in members:
         if rows and (len(rows) + 1) * (prompt + n * sizes.completion) > budget:

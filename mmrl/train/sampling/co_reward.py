@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
@@ -10,7 +11,7 @@ from mmrl.api.errors import UserError, plugin_errors
 from mmrl.api.sampling import Group, SamplingRule, StepSampler
 from mmrl.api.types import Prompt
 from mmrl.config.sections import RlStage
-from mmrl.train.sampling.votes import answers_of, check_kind, label_scores, voting
+from mmrl.train.sampling.votes import VOTES, answers_of, check_kind, label_scores, shares_of, voted, voting
 
 
 class CoReward(SamplingRule):
@@ -29,7 +30,11 @@ class CoReward(SamplingRule):
             own, theirs = answers_of(group, sample), answers_of(other, sample)
             for one, answers, voters in ((group, own, theirs), (other, theirs, own)):
                 one.scores = label_scores("co-reward", answers, co_reward(answers, voting(voters)))
+                one.notes[VOTES] = shares_of(voting(voters))
         return groups + others
+
+    def counts(self, groups: Sequence[Group]) -> Mapping[str, float]:
+        return voted(groups)
 
 
 def rephrased(prompt: Prompt, sample: StepSampler) -> Prompt:

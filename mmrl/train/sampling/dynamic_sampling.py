@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar, Literal
 
-from mmrl.api.sampling import Group, SamplingRule, StepSampler
+from mmrl.api.sampling import Group, SamplingRule, StepLoad, StepSampler
 from mmrl.config.sections import RlStage
 
 
@@ -29,3 +30,6 @@ class DynamicSampling(SamplingRule):
                 break
             kept += [g for g in sample.more(lacking) if g.spread]
         return kept
+
+    def adds(self, load: StepLoad) -> StepLoad:
+        return replace(load, perhaps=(*load.perhaps, *(load.sampled + load.perhaps) * self.rounds))

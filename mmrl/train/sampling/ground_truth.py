@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 
 import torch
 
-from mmrl.api.sampling import Group, SamplingRule, StepSampler
+from mmrl.api.sampling import Group, SamplingRule, StepLoad, StepSampler
 from mmrl.config.sections import RlStage
 
 SHOWN, NEUTRAL = "ground_truth", "neutral"
@@ -41,6 +41,9 @@ class GroundTruth(SamplingRule):
                 score, group.notes[NEUTRAL] = replace(score, value=rest), len(group.rollouts)
             group.rollouts, group.scores = [*group.rollouts, *gold.rollouts], [*group.scores, score]
         return groups
+
+    def adds(self, load: StepLoad) -> StepLoad:
+        return replace(load, extra=load.extra + 1)
 
     def counts(self, groups: Sequence[Group]) -> Mapping[str, float]:
         return {"sampling/ground_truth": float(sum(SHOWN in g.notes for g in groups))}

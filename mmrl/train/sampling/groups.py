@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import torch
+
 from mmrl.api.sampling import Group, share_of
-from mmrl.api.types import Rollout, Score
+from mmrl.api.types import Rollout, Score, verifier_value
 from mmrl.data.epoch_filter import mean_value
 from mmrl.data.stream import GroupOutcome
 
@@ -40,6 +43,15 @@ class Sampled:
     def everything(self) -> list[Group]:
         """All groups that were sampled, with the further groups of rules."""
         return [*self.sampled, *(other for group in self.sampled for other in _others(group))]
+
+
+def judged(group: Group, verifier: str = "") -> torch.Tensor:
+    """float64 [n]: what a verifier gives to each rollout, or the whole reward with that of the environment if `verifier` is
+    empty; NaN where the score failed, or where that verifier gave none."""
+    values = [verifier_value(score, verifier) for score in group.scores]
+    paid = [0.0 if verifier else rollout.environment_reward for rollout in group.rollouts]
+    known = [math.nan if value is None else value + more for value, more in zip(values, paid, strict=True)]
+    return torch.tensor(known, dtype=torch.float64)
 
 
 def _others(group: Group) -> Iterator[Group]:

@@ -8,7 +8,8 @@ from functools import partial
 from typing import ClassVar, Literal
 
 from mmrl.api.errors import plugin_errors
-from mmrl.api.sampling import Group, SamplingRule, StepSampler
+from mmrl.api.interfaces import Task
+from mmrl.api.sampling import Group, SamplingRule, StepLoad, StepSampler
 from mmrl.api.types import Prompt
 from mmrl.config.sections import RlStage
 from mmrl.train.sampling.prompts import append_text
@@ -59,14 +60,24 @@ class Hints(SamplingRule):
             group.scores = group.scores + other.scores
         group.notes = {**group.notes, HINTED: True}
 
+    def adds(self, load: StepLoad) -> StepLoad:
+        more = load.rounds(load.groups, load.size)
+        joined = sum(size for _, size in more[: 1 + len(load.joined)]) if self.kind == "guide" else 0
+        return replace(load, perhaps=(*load.perhaps, *more * len(self.shares)), extra=load.extra + joined)
+
     def counts(self, groups: Sequence[Group]) -> Mapping[str, float]:
         return {"sampling/hinted": float(sum(HINTED in g.notes for g in groups))}
 
 
 def hinted(group: Group, sample: StepSampler, share: float) -> Prompt:
     """The group's prompt with a hint: a share of its gold completion."""
-    what = f"task {group.prompt.task!r}: hint()"
+    return with_hint(group.prompt, sample.task(group.prompt.task), share)
+
+
+def with_hint(prompt: Prompt, task: Task, share: float) -> Prompt:
+    """The prompt with the task's hint. Raises NoGold if the task knows no correct completion."""
+    what = f"task {prompt.task!r}: hint()"
     with plugin_errors(what):
-        hint = sample.task(group.prompt.task).hint(group.prompt, share)
+        hint = task.hint(prompt, share)
     check_kind(hint, str, f"{what} must give text")
-    return append_text(group.prompt, HINT + hint)
+    return append_text(prompt, HINT + hint)

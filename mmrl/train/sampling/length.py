@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 
 from mmrl.algorithms.shaping import length_bonus
 from mmrl.api.sampling import Group, SamplingRule, StepSampler
-from mmrl.api.types import verifier_value
 from mmrl.config.sections import LengthConfig, RlStage
+from mmrl.train.sampling.groups import judged
 
 
 class LengthBonus(SamplingRule):
@@ -25,14 +23,11 @@ class LengthBonus(SamplingRule):
     def __call__(self, groups: list[Group], sample: StepSampler) -> list[Group]:
         rule = self.config
         for group in groups:
-            judged = [verifier_value(s, rule.verifier) for s in group.scores]
-            paid = [0.0 if rule.verifier else r.environment_reward for r in group.rollouts]
-            known = [math.nan if v is None else v + more for v, more in zip(judged, paid, strict=True)]
-            accuracy_N = torch.tensor(known, dtype=torch.float64)
+            accuracy_N = judged(group, rule.verifier)
             lengths_N = torch.tensor([r.length for r in group.rollouts])
             paid_N = length_bonus(
                 accuracy_N, lengths_N, bonus=rule.bonus, low=rule.min_tokens, high=rule.max_tokens, threshold=rule.correct_above
             ).nan_to_num(0.0)
-            if not all(v is None for v in judged):
+            if not accuracy_N.isnan().all():
                 group.pay("length", paid_N.tolist())
         return groups

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 
@@ -16,6 +15,7 @@ from mmrl.api.types import Prompt, Rollout
 from mmrl.config.sections import PerceptionConfig
 from mmrl.policies.batches import Batch
 from mmrl.rollout.collector import Collector
+from mmrl.train.sampling.prompted import prompted
 
 
 def masked_rollouts(rollouts: Sequence[Rollout], collector: Collector, config: PerceptionConfig, seed: int) -> list[Conversation]:
@@ -24,16 +24,17 @@ def masked_rollouts(rollouts: Sequence[Rollout], collector: Collector, config: P
 
     Raises PluginError if a model's inputs of a masked image have other tokens.
     """
-    talks = [r for r in rollouts if isinstance(r, Conversation)]
-    seen = {(r.group, id(r.inputs)): r for r in talks if not r.is_stub and r.prompt.images}
-    prompts = [masked(r.prompt, derive(seed, r.group), config.masked, config.patch) for r in seen.values()]
-    shown: dict[tuple[int, int], tuple[Prompt, Any]] = dict(
-        zip(seen, zip(prompts, collector.encode(prompts), strict=True), strict=True)
-    )
-    for key, (prompt, inputs) in shown.items():
-        if not torch.equal(inputs.ids, seen[key].inputs.ids):
+
+    def changed(rollout: Conversation) -> Prompt | None:
+        prompt = rollout.prompt
+        return masked(prompt, derive(seed, rollout.group), config.masked, config.patch) if prompt.images else None
+
+    found = prompted(rollouts, collector, changed)
+    for plain, less in zip([r for r in rollouts if isinstance(r, Conversation)], found, strict=True):
+        if plain is not less and not torch.equal(plain.inputs.ids, less.inputs.ids):
+            prompt = plain.prompt
             raise PluginError(f"prompt {prompt.id!r} of task {prompt.task!r} has other tokens if its image is masked")
-    return [r.answering(*shown[key]) if (key := (r.group, id(r.inputs))) in shown else r for r in talks]
+    return found
 
 
 def with_masked(batches: Sequence[Batch], masked: Sequence[Batch]) -> list[Batch]:

@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 
-from mmrl.api.sampling import Group, SamplingRule, StepSampler
+from mmrl.api.sampling import Group, SamplingRule, StepLoad, StepSampler
 from mmrl.api.tasks.perturb import noisy
 from mmrl.config.sections import NoisyConfig, RlStage
 
@@ -36,6 +36,9 @@ class NoisyRollouts(SamplingRule):
             group.rollouts = group.rollouts + [r.answering(group.prompt, group.inputs) for r in other.rollouts]
             group.scores = group.scores + other.scores
         return groups
+
+    def adds(self, load: StepLoad) -> StepLoad:
+        return load.completing(self.config.share, joins=True)
 
     def counts(self, groups: Sequence[Group]) -> Mapping[str, float]:
         """Mean rewards of clean and of noisy images, and the level of noise."""

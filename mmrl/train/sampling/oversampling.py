@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar, Literal
 
-from mmrl.api.sampling import Group, SamplingRule, StepSampler
+from mmrl.api.sampling import Group, SamplingRule, StepLoad, StepSampler
 from mmrl.config.sections import RlStage
 
 
@@ -24,3 +25,6 @@ class Oversampling(SamplingRule):
         own, added = [g for g in groups if not g.is_added], [g for g in groups if g.is_added]
         best = sorted(own, key=lambda g: -g.spread) if self.oversample > 1 else own
         return [*best[: sample.wanted], *added]
+
+    def adds(self, load: StepLoad) -> StepLoad:
+        return replace(load, groups=min(load.groups, load.wanted))

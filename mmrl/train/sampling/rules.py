@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from mmrl.api.errors import UserError, plugin_errors
+from mmrl.api.interfaces import Task
 from mmrl.api.sampling import SamplingRule
 from mmrl.config.sections import OffPolicyStage, RlStage
 from mmrl.registry import plugins
@@ -36,9 +39,9 @@ def plugin_rules(stage: RlStage | OffPolicyStage) -> list[SamplingRule]:
     return [plugins.registry().make_sampling_rule(entry.id, entry.options) for entry in stage.rules]
 
 
-def check_plugin_rules(where: str, stage: RlStage | OffPolicyStage, verifiers: list[str]) -> None:
-    """Raise UserError for rules that are unknown or have wrong options. where: the stage's key. verifiers: those that reward
-    it."""
+def check_plugin_rules(where: str, stage: RlStage | OffPolicyStage, verifiers: list[str], tasks: Mapping[str, Task]) -> None:
+    """Raise UserError for rules that are unknown, have wrong options or lack a task. where: the stage's key. verifiers: those
+    that reward it. tasks: those of the run, by label."""
     for number, entry in enumerate(stage.rules):
         try:
             rule = plugins.registry().make_sampling_rule(entry.id, entry.options)
@@ -47,5 +50,7 @@ def check_plugin_rules(where: str, stage: RlStage | OffPolicyStage, verifiers: l
                 raise UserError(f"{entry.id!r} chooses among groups, and an off-policy stage keeps every episode: drop it")
             with plugin_errors(f"sampling rule {entry.id!r}: check()"):
                 rule.check(verifiers)
+            with plugin_errors(f"sampling rule {entry.id!r}: check_tasks()"):
+                rule.check_tasks(tasks)
         except UserError as error:
             raise type(error)(f"{where}.rules.{number}: {error}") from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from mmrl.api.errors import PluginError
 from mmrl.api.interfaces import Task
-from mmrl.api.sampling import Group, SamplingRule
+from mmrl.api.sampling import Group, SamplingRule, portion
 from mmrl.api.seeds import derive
 from mmrl.api.types import Prompt, Rollout
 from mmrl.compute import ranks
@@ -23,8 +22,10 @@ from mmrl.train.metrics import StepTimer, collected_figures
 from mmrl.train.position import StepIndex
 from mmrl.train.sampling.groups import Sampled, group_stub
 from mmrl.train.sampling.guard import applied, counted
+from mmrl.train.sampling.numbers import StepNumbers, group_sizes
 from mmrl.train.sampling.reward_weights import RewardWeights
 from mmrl.train.sampling.rule_states import RuleState, states_of
+from mmrl.train.sampling.smoke_gold import AddGold
 from mmrl.train.sampling.source import EncodedPrompt, Prompts, PromptSource
 
 if TYPE_CHECKING:
@@ -51,19 +52,14 @@ class Sampler:
         self.run, self.stage, self.source, self.rules = run, stage, source, rules
         self.stub = partial(group_stub, states=states)
         """Makes what other ranks get in place of a group."""
+        self.add_gold: AddGold | None = None
+        """Puts gold completions among those of a smoke run."""
         self.weights = RewardWeights(run, stage)
         self.scoring = [rule for rule in rules if rule.phase == "score"]
         self.selecting = [rule for rule in rules if rule.phase == "select"]
-        self.per_prompt = math.prod(rule.groups_per_prompt for rule in rules)
-        self.wanted = stage.prompts_per_step * self.per_prompt
-        """Number of groups that a step trains on."""
-        self.prompts = self.prompts_for(self.wanted)
+        self.numbers = StepNumbers(stage.prompts_per_step, rules)
+        self.prompts = self.numbers.prompts
         """Number of prompts with which a step begins."""
-
-    def prompts_for(self, groups: int) -> int:
-        """The number of prompts to sample for so many groups to train on."""
-        prompts = math.ceil(groups / self.per_prompt)
-        return math.ceil(round(prompts * math.prod(rule.oversample for rule in self.rules), 6))  # 10 x 1.1 is 11
 
     def __call__(self, prompts: Prompts, at: StepIndex) -> Sampled:
         """Sample the groups of a step with the current weights."""
@@ -150,7 +146,7 @@ class SamplingStep:
 
     @property
     def wanted(self) -> int:
-        return self.sampler.wanted
+        return self.sampler.numbers.wanted
 
     @property
     def progress(self) -> float:
@@ -189,7 +185,7 @@ class SamplingStep:
     def more(self, groups: int) -> list[Group]:
         self._check_selecting("more")
         before = self.before
-        found = self.passed(self.fresh(self.sampler.source.upcoming(self.sampler.prompts_for(groups))), before)
+        found = self.passed(self.fresh(self.sampler.source.upcoming(self.sampler.numbers.prompts_for(groups))), before)
         self.before = before
         return found
 
@@ -266,19 +262,22 @@ class SamplingStep:
     def _complete(self, taken: Mapping[int, EncodedPrompt], share: float = 1.0) -> list[Group]:
         """Groups of completions of this rank's prompts, not yet scored."""
         labels = self.run.tasks
-        size = {label: max(1, round(share * n)) for label, n in self.sizes().items()}
+        size = {label: portion(n, share) for label, n in self.sizes().items()}
         how = {label: self.run.sampling(label, self.seed) for label in labels}
         self.calls += 1
         with self.clock("generate"):
             found = collect_groups(self.run.collector, taken, size, how, self.at.version)
-        return [
+        groups = [
             Group(number=number, place=place, prompt=prompt, inputs=inputs, rollouts=rollouts)
             for (number, (place, prompt, inputs)), rollouts in zip(taken.items(), found, strict=True)
         ]
+        if self.sampler.add_gold:
+            self.sampler.add_gold(groups, self.at.stage_step, self.calls == 1)
+        return groups
 
     def sizes(self) -> dict[str, int]:
         """Task -> completions per prompt."""
-        return {label: self.run.setup.entries[label].group_size or self.sampler.stage.group_size for label in self.run.tasks}
+        return group_sizes(self.run.setup.entries, self.sampler.stage.group_size)
 
     def _instead(self, group: Group, prompt: Prompt) -> EncodedPrompt:
         return group.place, prompt, self.run.collector.encode([prompt])[0]

@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from mmrl.algorithms.signals import Signals
+from mmrl.api.errors import UserError
 from mmrl.api.seeds import derive
 from mmrl.api.types import Rollout, Score
 from mmrl.compute import ranks
 from mmrl.config.sections import EXPERT, DistillStage, RlStage
+from mmrl.policies.acting.base import ActingPolicy
 from mmrl.policies.batches import ones
 from mmrl.rollout.collector import teacher_collector
 from mmrl.train.metrics import collected_figures
@@ -39,6 +41,11 @@ class DistillSteps(Steps):
     def begin(self) -> None:
         config = self.config
         self.run.collector.with_expert = self.stage.teacher == EXPERT
+        if self.stage.teacher == EXPERT and isinstance(policy := self.run.policy, ActingPolicy) and not policy.follows:
+            raise UserError(
+                f"stages.{self.run.at.stage}.teacher: an expert says one action in each state, and this policy learns "
+                f"{policy.ahead} in a row: imitate demonstrations in an sft stage"
+            )
         self.learner = Learner(
             self.run.policy,
             self.stage,

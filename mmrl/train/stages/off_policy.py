@@ -180,7 +180,7 @@ class OffPolicySteps(Steps):
             except UserError as error:
                 raise error.at(f"step {run.at.step + 1}") from error.__cause__
         remembered = {"off_policy/transitions": float(len(self.memory)), "off_policy/updates": float(calls * self.stage.updates)}
-        if self.taken_over and self.offline is not None:
+        if self.offline is not None:
             remembered["off_policy/offline"] = float(len(self.offline))
         return {name: value / calls for name, value in summed.items()} | remembered
 

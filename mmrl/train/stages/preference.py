@@ -29,7 +29,8 @@ from mmrl.train.metrics import rl_metrics
 from mmrl.train.sampling.groups import Sampled, outcomes
 from mmrl.train.sampling.interventions import refuse_interventions
 from mmrl.train.sampling.sampler import Sampler, own_shard
-from mmrl.train.sampling.smoke_spread import SmokeSpread, has_gold
+from mmrl.train.sampling.smoke_gold import SmokeGold
+from mmrl.train.sampling.smoke_spread import SmokeSpread
 from mmrl.train.sampling.source import EncodedPrompt
 from mmrl.train.sampling.verified import Verified
 from mmrl.train.stages.base import Steps
@@ -63,8 +64,9 @@ class PreferenceSteps(Steps):
         super().__init__(run, stage, check=(lambda p: pair_of(run.tasks[p.task], p)) if given else None)
         self.stage, self.settings, self.sampler = stage, settings_of(stage), None
         if not given:
-            spread = SmokeSpread(True, lambda group: has_gold(run.tasks, group.prompt))
-            self.sampler = Sampler(run, stage, self.source, [Verified(), *([spread] if run.config.smoke else [])])
+            smoke = run.config.smoke
+            self.sampler = Sampler(run, stage, self.source, [Verified(), *([SmokeSpread(True)] if smoke else [])])
+            self.sampler.add_gold = SmokeGold(run, stage) if smoke else None
 
     def begin(self) -> None:
         config, run = self.config, self.run

@@ -22,19 +22,22 @@ from mmrl.policies.batches import Batch, Credit
 from mmrl.policies.critic import Critic
 from mmrl.policies.reference import Reference
 from mmrl.rollout.environments import has_environment
-from mmrl.train.metrics import rl_metrics
+from mmrl.train.metrics import credit_share, rl_metrics
 from mmrl.train.position import StepIndex
 from mmrl.train.sampling.angles import measure_step, order_prompts
 from mmrl.train.sampling.async_sampling import AsyncSampler
 from mmrl.train.sampling.condition import relabel
+from mmrl.train.sampling.consistency import CONSISTENCY, pay_consistency
 from mmrl.train.sampling.groups import Sampled, outcomes
 from mmrl.train.sampling.guard import credited
 from mmrl.train.sampling.interventions import refuse_interventions
 from mmrl.train.sampling.masked import masked_rollouts, with_masked, with_masked_logprobs
+from mmrl.train.sampling.prompted import told_rollouts
 from mmrl.train.sampling.rule_states import RuleState, load_states, save_states
 from mmrl.train.sampling.rules import rules_of
 from mmrl.train.sampling.sampler import Sampler
-from mmrl.train.sampling.smoke_spread import with_spread
+from mmrl.train.sampling.smoke_gold import SmokeGold
+from mmrl.train.sampling.smoke_spread import needs_spread, with_spread
 from mmrl.train.stages.base import Steps
 from mmrl.train.update.demonstrations import Demonstrations
 from mmrl.train.update.learner import Learner
@@ -64,11 +67,14 @@ class RlSteps(Steps):
         assert algorithm is not None
         self.stage, self.algorithm, self.rules = stage, algorithm, rules_of(stage)
         self.teacher = run.teacher(run.at.stage) if stage.teacher else None
-        if config.smoke:
-            self.rules = with_spread(self.rules, stage, algorithm, run.tasks)
+        shown = config.smoke and needs_spread(algorithm)
+        if shown:
+            self.rules = with_spread(self.rules, stage, algorithm)
         super().__init__(run, stage, history="past_N4" in self.algorithm.needs)
         self.direct = Sampler(run, stage, self.source, self.rules, states="states_NT" in algorithm.needs)
         """Samples at once, even if `sampler` is asynchronous."""
+        if shown:
+            self.direct.add_gold = SmokeGold(run, stage)
         self.masked_NT: torch.Tensor | None = None
         """The step's log-probabilities with masked images, once they were measured."""
         self.rule_states: Sequence[RuleState] = ()
@@ -89,7 +95,7 @@ class RlSteps(Steps):
             stage,
             imitates if stage.condition else self.algorithm,
             temperature=config.generate.temperature,
-            reference=Reference(run.policy, adapters) if stage.kl_coef else None,
+            reference=Reference(run.policy, adapters, stage.reference_decay) if stage.refers else None,
             critic=self.critic(stage.critic) if stage.critic else None,
             teacher=self.teacher,
             gap_limit=torch.inf if limit is None else limit,
@@ -130,6 +136,9 @@ class RlSteps(Steps):
         rollouts, groups = sampled.rollouts, sampled.groups
         if sampled.idle or not any(r.length for r in rollouts):  # all episodes may be lost
             return Credit(advantages=torch.full((len(rollouts),), torch.nan))
+        if self.stage.consistency:
+            known = self.measure(rollouts, frozenset({"reference"}))["reference"]
+            sampled.counts |= pay_consistency(groups, known, self.run.policy, self.stage.consistency)
         signals = Signals(
             rollouts,
             sampled.scores,
@@ -146,7 +155,10 @@ class RlSteps(Steps):
             sampled.counts["turns/met_again_share"] = met_again(signals.units_NT, signals.states_NT)
         for rule in self.rules:
             credited(rule, groups, credit.advantages)
-        return self.algorithm.selected(credit, signals)
+        credit = self.algorithm.selected(credit, signals)
+        if credit.advantages.ndim == 2:
+            sampled.counts["credit/token_share"] = credit_share(credit.advantages, signals.mask_NT)
+        return credit
 
     def foresee(self, sampled: Sampled) -> None:
         """What comes before the credit of a step's episodes."""
@@ -168,7 +180,8 @@ class RlSteps(Steps):
         spread, and what an environment pays."""
         own = dict(sampled.weights[task]) if self.stage.labels == "task" else {self.stage.labels: 1.0}
         played = self.run.tasks[task].simulation is not None or has_environment(self.run.tasks[task])
-        paid = {"overlong": self.stage.overlong_buffer, "length": self.stage.length, "smoke": self.config.smoke}
+        paid = {"overlong": bool(self.stage.overlong_buffer), "length": bool(self.stage.length), "smoke": self.config.smoke}
+        paid[CONSISTENCY] = bool(self.stage.consistency)
         return own | {name: 1.0 for name, on in (paid | {ENVIRONMENT: played}).items() if on}
 
     # -- the update -------------------------------------------------------------------------------------------------------
@@ -217,8 +230,12 @@ class RlSteps(Steps):
 
     def measure(self, rollouts: Sequence[Rollout], names: frozenset[str]) -> Mapping[str, torch.Tensor]:
         """See `mmrl.algorithms.signals.Measure`."""
-        plain = names - {"masked"}
+        plain = names - {"masked", "told"}
         found = super().measure(rollouts, plain) if plain else {}
+        if "told" in names:
+            with self.run.clock("process"):
+                told = told_rollouts(rollouts, self.run.collector, self.run.tasks)
+            found = {**found, "told": super().measure(told, frozenset({"logprobs"}))["logprobs"]}
         if "masked" in names:
             self.masked_NT = super().measure(self.masked(rollouts), frozenset({"logprobs"}))["logprobs"]
             found = {**found, "masked": self.masked_NT}
@@ -233,7 +250,7 @@ class RlSteps(Steps):
         if stage.kl_target and "kl" in metrics:
             memory["kl"] = adapted(self.kl, metrics["kl"], stage.kl_target, stage.kl_horizon)
         if stage.reference_every and (self.run.at.stage_step + 1) % stage.reference_every == 0 and self.learner.reference:
-            self.learner.reference.reset()
+            self.learner.reference.follow()
         return metrics
 
     def sleep(self) -> None:

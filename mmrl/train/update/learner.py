@@ -40,7 +40,7 @@ Sums = dict[str, torch.Tensor]
 """Name -> sum over the trained tokens of a pass, float64."""
 SUMS = (
     *("loss", "tokens", "entropy", "clip_share", "kl", "logprob_gap", "sampled", "importance", "importance_cut"),
-    *("value", "value_loss", "value_clip_share", "divergence", "moved", "perception", "drifted"),
+    *("value", "value_loss", "value_clip_share", "divergence", "moved", "perception", "drifted", "chosen_share"),
 )
 """Names of the sums; most become means over tokens."""
 
@@ -79,12 +79,12 @@ class Learner:
         self.over_vocabulary = isinstance(stage, DistillStage) and stage.divergence in ("reverse", "forward")
         self.what = f"algorithm {algorithm.id!r}: its loss" if algorithm else "the likelihood"
         likely = isinstance(stage, SftStage) and stage.token_weights == "probability"
-        self.loss: LossFunction = probability_weighted_likelihood if likely else negative_log_likelihood
-        if algorithm:
-            self.loss = algorithm.loss
-        self.penalties = Penalties(policy, self.rl, reference, temperature)
+        imitating = probability_weighted_likelihood if likely else negative_log_likelihood
+        self.loss: LossFunction = algorithm.loss if algorithm else imitating
         self.routing = Routing(policy, getattr(stage, "experts", None), compiled=self.train.compile)
+        self.penalties = Penalties(self.routing, self.rl, reference, temperature)
         self.measured = Measured(self.routing, temperature, algorithm.loss_needs if algorithm else ())
+        self.chooses = False  # whether the loss tells which tokens it chose
         self.normalise: Normalise = algorithm.normalise if algorithm else "token"
         self.constant = algorithm.constant if algorithm else 1.0
         own = list(critic.parameters()) if critic else []
@@ -124,9 +124,7 @@ class Learner:
         exact = self.policy.exact_sampler
         later = len(counted) > 1 or (self.rl is not None and self.rl.epochs > 1)
         self.routing.begin(counted, later)
-        old = [
-            self._old(b, i) if len(counted) > 1 else [] for i, b in enumerate(counted)
-        ]  # before the first step changes the weights
+        old = [self._old(b, i) if len(counted) > 1 else [] for i, b in enumerate(counted)]  # before the weights change
         means = [self.measured.before(b) if later else [] for b in counted]
         warming = self.critic is not None and step < self.critic.config.warmup_steps
         metrics: dict[str, float] = {}
@@ -245,17 +243,17 @@ class Learner:
         )
         with plugin_errors(self.what):
             computed = self.loss(inputs, *measured)
-        loss_L, clipped_L = check_loss_output(computed, out.logprobs_L, self.what)
+        loss_L, clipped_L, chosen = check_loss_output(computed, out.logprobs_L, self.what)
+        self.chooses = bool(chosen)
         own_L = sampled_L & ~micro.off_policy_L
         weight_L, weighed = off_policy_weights(stage, inputs, old[i], micro.sampler_logprobs_L, own_L)
-        if weight_L is not None:
-            loss_L = loss_L * weight_L
+        loss_L = loss_L if weight_L is None else loss_L * weight_L
         loss_L, added = self.penalties(loss_L, micro, out, inputs.old_logprobs_L, old[i], kl)
         gap_L = (micro.sampler_logprobs_L - old[i]).abs().where(own_L, 0.0)
         sums = {"entropy": out.entropy_L.sum(), "clip_share": clipped_L.sum(), **added}
         if stage and stage.stop_kl is not None:
             sums["moved"] = k3(old[i], out.logprobs_L.detach()).sum()  # the tokens were sampled with the old weights
-        sums |= {"logprob_gap": gap_L.sum(), "sampled": own_L.sum(), **weighed}
+        sums |= {"logprob_gap": gap_L.sum(), "sampled": own_L.sum(), **weighed, **chosen}
         if critic is not None and micro.values_L is not None and micro.returns_L is not None:
             values_L, _, value_L = critic.values(micro, out.states_QH, micro.returns_L)
             cut_L = torch.zeros_like(values_L)
@@ -296,13 +294,13 @@ class Learner:
         if not found["tokens"]:  # no group had spread, so nothing was computed
             return metrics
         asked = ["divergence", "entropy"] if self.over_vocabulary else ["entropy", "clip_share", "kl"]
+        also = ["value"] * bool(self.critic) + ["chosen_share"] * self.chooses
         if self.rl and self.rl.perception:
             metrics["perception/kl"] = found["perception"] / found["tokens"]
-        metrics |= {name: found[name] / found["tokens"] for name in [*asked, *(["value"] if self.critic else [])]}
+        metrics |= {name: found[name] / found["tokens"] for name in [*asked, "moved", *also]}
         if not -1e-6 <= metrics.get("clip_share", 0.0) <= 1 + 1e-6:
             self.optimizer.clear()
             raise PluginError(f"{self.what}: clipped_L must be 1.0 where clipping removes the gradient, else 0.0")
-        metrics["moved"] = found["moved"] / found["tokens"]
         if self.critic:
             metrics |= {name: found[name] / max(found["targets"], 1.0) for name in ("value_loss", "value_clip_share")}
         if first and found["sampled"] and self.rl is not None:
@@ -336,8 +334,8 @@ class Learner:
 
     @torch.no_grad()
     def measure(self, batch: Batch, names: frozenset[str]) -> dict[str, torch.Tensor]:
-        """`logprobs`, `entropy`, `reference`, `teacher` and `values` of every trained token of all ranks, [N, T], 0 after a
-        rollout's end; with `values` also `bootstrap` [N], the value of each rollout's final state."""
+        """`logprobs`, `entropy`, `slopes`, `reference`, `teacher` and `values` of every trained token of all ranks, [N, T], 0
+        after a rollout's end; with `values` also `bootstrap` [N], the value of each rollout's final state."""
         with self._compiled():
             return self._measure(batch, names)
 
@@ -350,10 +348,12 @@ class Learner:
             shared = "values" in names and self.critic is not None and self.critic.backbone is None
             own = shared or not names.isdisjoint(("logprobs", "entropy"))
             out = self.routing.outputs(micro, self.temperature, within=False, states=shared) if own else None
-            if "logprobs" in names and out is not None:
-                found["logprobs"][place] = out.logprobs_L
-            if "entropy" in names and out is not None:
-                found["entropy"][place] = out.entropy_L
+            if out is not None:
+                known = {"logprobs": out.logprobs_L, "entropy": out.entropy_L}
+                for name in names & known.keys():
+                    found[name][place] = known[name]
+            if "slopes" in names:
+                found["slopes"][place] = self.routing.slopes(micro, self.temperature)
             if "reference" in names and self.reference is not None:
                 found["reference"][place] = self.reference.logprobs(micro, self.temperature)
             if "teacher" in names and self.teacher is not None:

@@ -11,25 +11,28 @@ from mmrl.api.errors import PluginError
 from mmrl.config.sections import RlStage
 
 
-def check_loss_output(found: Any, logprobs_L: torch.Tensor, what: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """The loss's result (loss_L, clipped_L). Raises PluginError unless both are tensors [L] and loss_L has a gradient; a loss
-    that averages itself would depend on the division into micro-batches."""
+def check_loss_output(
+    found: Any, logprobs_L: torch.Tensor, what: str
+) -> tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]:
+    """The loss's loss_L and clipped_L, and the number of chosen tokens for metrics if it tells chosen_L. Raises PluginError
+    unless all are tensors [L] and loss_L has a gradient; a loss that averages itself would depend on the division into
+    micro-batches."""
     length = len(logprobs_L)
     if (
         not isinstance(found, tuple)
-        or len(found) != 2
+        or len(found) not in (2, 3)
         or not all(isinstance(f, torch.Tensor) and f.shape == (length,) for f in found)
     ):
         shapes = [list(f.shape) if isinstance(f, torch.Tensor) else f for f in (found if isinstance(found, tuple) else [found])]
         raise PluginError(
             f"{what} must return (loss_L, clipped_L), each a tensor [{length}], not {', '.join(map(str, shapes)):.80}"
         )
-    loss_L, clipped_L = found
-    if loss_L.device != logprobs_L.device or clipped_L.device != logprobs_L.device:
+    loss_L, clipped_L, *chosen = found
+    if any(one_L.device != logprobs_L.device for one_L in found):
         raise PluginError(f"{what} must stay on the device of its inputs, {logprobs_L.device}, not go to {loss_L.device}")
     if logprobs_L.requires_grad and not loss_L.requires_grad:
         raise PluginError(f"{what} has no gradient: compute loss_L from inputs.logprobs_L, without detach() or integers")
-    return loss_L, clipped_L.detach().float()
+    return loss_L, clipped_L.detach().float(), {"chosen_share": chosen[0].detach().float().sum()} if chosen else {}
 
 
 def off_policy_weights(

@@ -12,6 +12,17 @@ from mmrl.policies.batches import Batch
 from mmrl.train.update.routing import Routing
 
 
+def passes_of(needs: Sequence[str], epochs: int, minibatches: int) -> float:
+    """Passes without gradients over all of a step that `Measured` takes; one over a mini-batch is a part of one."""
+    changed = epochs - 1 / minibatches  # the first optimiser step has the weights of before
+    found = changed * ("log_ratios_N" in needs)
+    if "batch_M3" in needs:
+        found += changed if minibatches > 1 else epochs
+    if "mean_log_ratio_L" in needs:
+        found += changed + (epochs * minibatches > 1)
+    return found
+
+
 class Measured:
     """Measures what a loss needs. Falsy if it needs nothing."""
 

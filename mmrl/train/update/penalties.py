@@ -11,16 +11,16 @@ from mmrl.algorithms.kl import ESTIMATES, k3
 from mmrl.algorithms.perception import visual_divergence
 from mmrl.config.sections import RlStage
 from mmrl.policies.batches import ActionMicroBatch, ForwardOutputs, MicroBatch
-from mmrl.policies.policy import Policy
 from mmrl.policies.reference import Reference
+from mmrl.train.update.routing import Routing
 
 
 class Penalties:
     """Those of a stage. They may have a gradient where the advantage is zero, if `reach_all`."""
 
-    def __init__(self, policy: Policy, stage: RlStage | None, reference: Reference | None, temperature: float) -> None:
-        """stage: None for a stage without them. reference: the reference model of the KL penalty."""
-        self.policy, self.stage, self.reference, self.temperature = policy, stage, reference, temperature
+    def __init__(self, routing: Routing, stage: RlStage | None, reference: Reference | None, temperature: float) -> None:
+        """routing: of the policy. stage: None for a stage without them. reference: the reference model of the KL penalty."""
+        self.routing, self.stage, self.reference, self.temperature = routing, stage, reference, temperature
 
     @property
     def reach_all(self) -> bool:
@@ -70,5 +70,5 @@ class Penalties:
         """float [L]: the log-probabilities of the policy that sees less, with a gradient if it learns too; None where it isn't
         known."""
         if micro.masked is not None:
-            return self.policy.outputs(micro.masked, self.temperature).logprobs_L
+            return self.routing.beside(micro.masked, self.temperature).logprobs_L
         return micro.masked_logprobs_L

@@ -14,9 +14,9 @@ from mmrl.api.errors import UserError
 from mmrl.api.transfer import upload_one
 from mmrl.compute.ranks import all_reduce_sum
 from mmrl.config.experts import ExpertsConfig
-from mmrl.policies.batches import Batch, ForwardOutputs
+from mmrl.policies.batches import Batch, ForwardOutputs, MicroBatch
 from mmrl.policies.policy import Policy
-from mmrl.policies.vlm.experts import RouterPass, count_of, has_experts, routed, routers_of, watched
+from mmrl.policies.vlm.experts import RouterPass, count_of, has_experts, routed, routers_of, tells_logits, watched
 from mmrl.policies.vlm.vlm import VLM
 
 _Found = TypeVar("_Found")
@@ -60,6 +60,11 @@ class Routing:
             raise UserError(
                 f"stages.experts.{next(iter(asked))}: the routers of {kind} aren't understood ({vlm.unrouted}): leave it out"
             )
+        if self.config.z_loss_coef and not all(map(tells_logits, routers_of(vlm.model).values())):
+            raise UserError(
+                f"stages.experts.z_loss_coef is of logits, and the routers of {vlm.model.config.model_type} tell probabilities "
+                "alone: leave it out"
+            )
 
     @property
     def penalises(self) -> bool:
@@ -80,6 +85,8 @@ class Routing:
         self.first, self.keeps = {}, later and bool(self.routers)
         self._forget()
         micro = [m for batch in batches for m in batch.micro]
+        if self.keeps and self.replay == "R2" and len(batches) > 1:  # the first passes of later ones come after a step
+            self._foresee([m.masked for m in micro if isinstance(m, MicroBatch) and m.masked is not None])
         if self.replay != "R3" or any(m.routes_MTK is not None for m in micro):
             return
         if any(bool((~m.sampler_logprobs_L.isnan() & ~m.off_policy_L).any()) for m in micro):
@@ -87,6 +94,14 @@ class Routing:
                 'stages.experts.router_replay = "R3" replays the experts that the sampler chose, and it told of none: use "R2", '
                 'or compute.sampler = "local"'
             )
+
+    @torch.no_grad()
+    def _foresee(self, compared: Sequence[MicroBatch]) -> None:
+        """Keep the experts of tokens that the update only compares with, by the weights of before it."""
+        for micro in compared:
+            with routed(self._pass(micro, measured=False)) as now:
+                self.policy.states(micro)
+            self._keep(micro, now, measured=False)
 
     def end(self) -> None:
         """The update ends: what is packed next may get the ids of its micro-batches."""
@@ -113,16 +128,24 @@ class Routing:
         """`Policy.mean_logprobs`, with these experts."""
         return self._routed(micro, lambda: self.policy.mean_logprobs(micro, temperature))
 
-    def _routed(self, micro: Any, call: Callable[[], _Found], within: bool = True) -> _Found:
+    def slopes(self, micro: Any, temperature: float) -> torch.Tensor:
+        """`Policy.slopes`, with these experts, before an update."""
+        return self._routed(micro, lambda: self.policy.slopes(micro, temperature), False)
+
+    def beside(self, micro: Any, temperature: float) -> ForwardOutputs:
+        """`Policy.outputs`, with these experts, for what the update compares a micro-batch with: nothing is measured of it."""
+        return self._routed(micro, lambda: self.policy.outputs(micro, temperature), measured=False)
+
+    def _routed(self, micro: Any, call: Callable[[], _Found], within: bool = True, measured: bool = True) -> _Found:
         if not self.routers or micro.shared is not None:
             return call()
-        with routed(self._pass(micro)) as now:
+        with routed(self._pass(micro, measured)) as now:
             found = call()
         if within:
-            self._keep(micro, now)
+            self._keep(micro, now, measured)
         return found
 
-    def _pass(self, micro: Any) -> RouterPass:
+    def _pass(self, micro: Any, measured: bool = True) -> RouterPass:
         device, first = self.policy.device, self.first.get(id(micro))
         sampled = None
         if micro.routes_MTK is not None and (first is None or self.replay == "R3"):
@@ -131,16 +154,18 @@ class Routing:
         tokens_T.index_add_(0, micro.source_L, torch.ones(len(micro.source_L), device=device))
         given = {"R2": first, "R3": sampled}.get(self.replay)
         known = sampled if first is None else first
-        penalised = self.penalises and torch.is_grad_enabled()
+        penalised = measured and self.penalises and torch.is_grad_enabled()
         return RouterPass(self.routers, given_MTK=given, known_MTK=known, tokens_T=tokens_T, penalised=penalised)
 
-    def _keep(self, micro: Any, now: RouterPass) -> None:
+    def _keep(self, micro: Any, now: RouterPass, measured: bool = True) -> None:
         """Keep what a pass showed."""
         which = "changed" if id(micro) in self.first else "mismatch"
-        self.sums[which] = self.sums[which] + now.differing
-        self.sums[f"{which}_of"] = self.sums[f"{which}_of"] + now.compared
         if self.keeps and id(micro) not in self.first:
             self.first[id(micro)] = torch.stack(now.taken)
+        if not measured:
+            return
+        self.sums[which] = self.sums[which] + now.differing
+        self.sums[f"{which}_of"] = self.sums[f"{which}_of"] + now.compared
         if torch.is_grad_enabled():
             self.last = now
             self.sums["entropy"] = self.sums["entropy"] + now.entropy

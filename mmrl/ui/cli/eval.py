@@ -229,7 +229,11 @@ def _weights(model: str, folder: Path | None, which: str) -> tuple[str, int | No
 
 def _print(figure: Evaluation, requested: int) -> None:
     """Print a task's figure, then each extra figure on a line of its own; pass@1, pass@2 ... share one line."""
+    from mmrl.run_folder.figures import help_text
+
     click.echo(f"{figure.task}  {figure.split}  {figure.metric} {_valued(figure)}, n={figure.n}")
+    if helped := help_text(figure.extra):
+        click.echo(f"  {helped}")
     available = len(figure.items) or figure.n + round(figure.extra["failed"])
     if figure.left_out:
         click.echo(f"  {len(figure.left_out)} more prompts can't be used; the first: {figure.left_out[0]}")
@@ -276,6 +280,7 @@ def _interval(figure: Evaluation, name: str) -> str:
 
 def _table(figures: Sequence[Evaluation]) -> None:
     """Print a table with a row for each acting task."""
+    from mmrl.run_folder.figures import help_text
     from mmrl.ui.cli.table import escape, print_table
 
     metrics = list(dict.fromkeys(f.metric for f in figures))
@@ -294,3 +299,6 @@ def _table(figures: Sequence[Evaluation]) -> None:
     way = f"temperature {figures[0].temperature:g}" if figures[0].temperature else "greedy"
     title = f"{splits}, {way}, 95% intervals in brackets; --json has every figure"
     print_table(title, [*columns, "n", *(["failed"] if failed else [])], rows)
+    for f in figures:
+        if helped := help_text(f.extra):
+            click.echo(f"{f.task}: {helped}")

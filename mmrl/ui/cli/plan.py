@@ -27,7 +27,7 @@ MOST = 10**9
     "--prompt-tokens",
     "text",
     type=click.IntRange(min=0),
-    help="Text tokens of a prompt; default: 128, or 24 for a policy that acts.",
+    help="Text tokens of a prompt; default: 128, or 24 for a policy that acts; of one that reads no text always 0.",
 )
 @click.option("--images", type=click.IntRange(min=0), default=1, show_default=True, help="Images of a prompt.")
 @click.option(
@@ -97,8 +97,9 @@ def _show(plan: Plan) -> None:
     click.echo(f"machine  {many}{plan.machine.name}{engines} ({plan.machine.source})")
     sizes = plan.sizes
     if sizes.steps:
+        read = f"{sizes.text} text tokens and " if plan.found.shapes.reads_text else ""
         click.echo(
-            f"assumed  {sizes.text} text tokens and {sizes.images} x {sizes.pixels:,} pixels per call, "
+            f"assumed  {read}{sizes.images} x {sizes.pixels:,} pixels per call, "
             f"episodes of {sizes.steps} steps (all of full length); simulators take their own time"
         )
     else:
@@ -152,5 +153,10 @@ def _show_stage(plan: Plan, stage: StagePlan) -> None:
     use = f", {stage.flop_use:.0%} of its peak FLOP/s" if plan.machine.kind == "gpu" else ""
     what = "episodes" if plan.sizes.steps else "completions"
     click.echo(f"a step of {work.asked} x {work.group} {what}: {stage.step_s:.2f} s, {stage.tokens_per_s:,.0f} tokens/s{use}")
+    sampled, trained, again = (sum(n * size for n, size in of) for of in (work.sampled, work.trained, work.perhaps))
+    if sampled not in (0, trained) or trained != work.prompts * work.group:
+        click.echo(f"of a learner, at most {sampled:,} {what} are sampled, and {trained:,} are trained on")
+    if again:
+        click.echo(f"where groups fail or are left out, up to {again:,} {what} more are sampled: {stage.perhaps_s:.2f} s")
     if work.asked < plan.learners:
         click.echo(f"{plan.learners - work.asked} of {plan.learners} learners have no prompt: take more prompts per step")

@@ -110,7 +110,7 @@ ALARM_GUIDES: Mapping[str, AlarmGuide] = {
     ),
     "kl": AlarmGuide("The policy is far from its reference", "the largest advantages", lambda rows: lambda row: -_advantage(row)),
     "zero_std": AlarmGuide(
-        "Groups teach nothing: all their completions earn the same",
+        "Groups teach nothing: most often all their completions earn the same",
         "groups without an advantage",
         lambda rows: lambda row: -_reward(row),
         lambda row: not _advantage(row),

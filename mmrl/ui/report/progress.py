@@ -19,7 +19,7 @@ from rich.markup import escape
 from mmrl.api.errors import UserError
 from mmrl.api.signals import write_to_terminal
 from mmrl.config.sections import Training
-from mmrl.run_folder.figures import interval_text
+from mmrl.run_folder.figures import help_text, interval_text
 from mmrl.run_folder.reader import read_jsonl
 from mmrl.ui.report.eta import TimeEstimator
 from mmrl.ui.report.output import RunOutput
@@ -101,6 +101,8 @@ class Show:
                 f"  {when}  {escape(f.task)}  {escape(f.metric)} [bold]{f.value:.3f}[/] "
                 f"({interval_text(f.low, f.high)}, n={f.n}{f', {cut:.0%} cut off' if cut else ''})"
             )
+            if helped := help_text(f.extra):
+                self._say(f"    {helped}")
 
     def note(self, text: str) -> None:
         text = visible(text)

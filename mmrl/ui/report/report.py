@@ -12,7 +12,7 @@ from typing import Any
 from mmrl.api.errors import UserError
 from mmrl.run_folder.bounded import CONFIG
 from mmrl.run_folder.excerpt import read_excerpt
-from mmrl.run_folder.figures import SHARES, has_scale, unit_of
+from mmrl.run_folder.figures import SHARES, has_scale, help_text, unit_of
 from mmrl.run_folder.files import contents, reason
 from mmrl.run_folder.metrics import PARTS
 from mmrl.run_folder.reader import RunData
@@ -167,10 +167,11 @@ def _intervals(task: str, rows: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
         for name, value in islice((last.get("extra") or {}).items(), BARS)
         if isinstance(value, int | float)
     )
+    helped = f'<p class="hint">{esc(helped)}</p>' if (helped := help_text(last.get("extra") or {})) else ""
     facts = f'<p class="facts">{extra}</p>' if extra else ""
     return (
         f'<article class="card result"><h3>{esc(task)}</h3>'
-        f'<p class="hint">{esc(last.get("metric", ""))}{n}, 95% intervals</p>'
+        f'<p class="hint">{esc(last.get("metric", ""))}{n}, 95% intervals</p>{helped}'
         f'<p class="figure">{number(last["value"], unit)} {moved}</p><ul>{"".join(lines)}</ul>{facts}</article>'
     )
 

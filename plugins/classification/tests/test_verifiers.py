@@ -286,15 +286,15 @@ def test_published_direct_reward_is_equality():
 @pytest.mark.parametrize("verify", [*OURS.values(), verifiers.form, cls_rl.answer, cls_rl.exact, cls_rl.form])
 @pytest.mark.parametrize("unit", ["a", "<answer>", "<answer>a</answer>", "</think> ", "<think>", "(", "7 ", "\n", "\u0316\u0301"])
 def test_a_megabyte_is_answered_at_once(verify, unit):
-    start = time.monotonic()
+    start = time.process_time()
     assert score(verify, unit * (1_000_000 // len(unit)), answer="7") == 0
-    assert time.monotonic() - start < 2
+    assert time.process_time() - start < 2
 
 
 def test_the_longest_text_that_contains_reads_is_read_in_time():
-    start = time.monotonic()
+    start = time.process_time()
     score(verifiers.contains, "a\u0316\u0301" * (verifiers.MAX_LENGTH // 3))
-    assert time.monotonic() - start < 5
+    assert time.process_time() - start < 5
 
 
 def test_marks_on_a_letter_are_no_work():

@@ -377,9 +377,9 @@ def test_no_attack_earns_more_than_an_honest_wrong_answer(id):
     honest = score(verify, HONEST.get(id, WRONG if FAMILY[id] is BOX else "red oval 80 5 100 25"), FAMILY[id])
     for name, attack in ATTACKS.items():
         for meta in ({}, {"style": "short"}, {"style": "json"}, {"style": "tags"}):
-            start = time.monotonic()
+            start = time.process_time()
             value = score(verify, attack, FAMILY[id], meta=meta)
-            assert time.monotonic() - start < spec.timeout_s / 2, name
+            assert time.process_time() - start < spec.timeout_s / 2, name
             assert spec.low <= value <= max(honest + MARGIN, WEAK.get((id, name), -1)), (name, meta)
 
 
@@ -396,10 +396,10 @@ def test_published_ones_stay_within_their_range_and_time_on_every_attack(id):
     answer = BOX if id.startswith("grounding/iou") else [{**t, "point_2d": [50, 50]} for t in TRUTH]
     for name, completion in ATTACKS.items():
         for text in (completion, tags(completion), tags(f"```json\n{completion}\n```")):
-            start = time.monotonic()
+            start = time.process_time()
             got = verify(Case(completion=text, answer=answer))
             assert spec.low <= float(got) <= spec.high, name
-            assert time.monotonic() - start < spec.timeout_s / 2, name
+            assert time.process_time() - start < spec.timeout_s / 2, name
 
 
 @pytest.mark.parametrize(

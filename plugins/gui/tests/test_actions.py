@@ -391,14 +391,14 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_text_is_read_in_time_and_breaks_nothing(name):
-    start = time.monotonic()
+    start = time.process_time()
     try:
         found = read(HOSTILE[name])
     except NoAction as told:
         assert "\n" not in str(told) and len(str(told)) < 300
     else:
         assert name == "surrogate" and found.kind == "type"
-    assert time.monotonic() - start < 2
+    assert time.process_time() - start < 2
 
 
 def test_nothing_is_evaluated(tmp_path):

@@ -328,7 +328,7 @@ def test_a_megabyte_of_anything_is_read_in_time(unit):
 
     for size in (150_000, 1_000_000):
         text = f"<think>t</think><answer>{unit * (size // len(unit))}</answer>"
-        start = time.monotonic()
+        start = time.process_time()
         box = Case(completion=text, answer=BOX, meta={"image_wh": [1000, 1000]})
         for verify in (gui_g1.hit, gui_g1.size, infigui_g1.aer, uishift.form, ui_r1.form, gui_r1.form):
             verify(box)
@@ -337,4 +337,4 @@ def test_a_megabyte_of_anything_is_read_in_time(unit):
         )
         for verify in (uishift.action, ui_r1.action_type, ui_r1.coordinate, gui_r1.action):
             assert verify(r1) == 0
-        assert time.monotonic() - start < 3
+        assert time.process_time() - start < 3

@@ -55,6 +55,7 @@ def mmrl_sampling_rules() -> list[SamplingRuleSpec]:
         SamplingRuleSpec(
             id="judge/preferred",
             target="mmrl_judge.preferred.rule:Preferred",
+            smoke={"after": 0, "every": 1, "pairs": 8, "epochs": 1},
             summary="pay episodes by a reward that is learned from a model's preferences between pictures (RL-VLM-F)",
         ),
     ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from PIL import Image
 
 from mmrl import Case, Reply, Score, user_message
@@ -14,6 +16,10 @@ CALLS = (
     "Try your code as often as you like, at most {tries} times: write it in <tool_call> </tool_call> and you {seen}. "
     "Then answer with the final code in <answer> </answer>."
 )
+
+
+PAID_CALLS = 2
+"""So many calls that draw a picture earn all that calls earn."""
 
 
 class Redraw:
@@ -63,7 +69,20 @@ class Redraw:
         pass
 
 
-def successful_calls(case: Case, most: int = 2) -> Score:
+class GoldCalls(Redraw):
+    """With `calls`, an episode that also knows its right turns: two calls that draw, if there are turns for them, and the
+    answer."""
+
+    def __init__(self, *args: Any, call: str, answer: str, **options: Any) -> None:
+        """call, answer: the gold completions."""
+        super().__init__(*args, calls=True, **options)
+        self.call, self.answer = call, answer
+
+    def gold_turn(self) -> str:
+        return self.call if self.left > 1 and self.drawn < PAID_CALLS else self.answer
+
+
+def successful_calls(case: Case, most: int = PAID_CALLS) -> Score:
     """The share of `most` calls whose code drew a picture: RRVF's reward for the use of its tool, to which the paper's repository
     gives no formula. 0 without calls.
 

@@ -16,12 +16,13 @@ from mmrl.api.tasks.image_sources import SPLIT_SHARES, chance, hash_rank, list_f
 from mmrl.api.tasks.option_checks import LazyPrompts, check_choice, check_integer, check_split, check_type
 from mmrl.api.tasks.table_splits import own_test
 from mmrl.api.tasks.tables import DataTable, LazyItems, read_table, resolve_image
+from mmrl.api.verifiers.parse import last_tag
 from mmrl_rendering import chart, random_pictures, shapes, svg
 from mmrl_rendering.code import CHART_SIZE, known, render, source
 from mmrl_rendering.compare import rendered
 from mmrl_rendering.pages import random_page
 from mmrl_rendering.plot_code import as_program
-from mmrl_rendering.revision import CALLS, Redraw
+from mmrl_rendering.revision import CALLS, GoldCalls, Redraw
 from mmrl_rendering.svg import Refused
 from mmrl_rendering.teacher import Teacher
 
@@ -72,6 +73,8 @@ class Rendered(Task):
         self._teacher = made_teacher(self.teacher) if self.teacher else None
 
     def draw_completion(self, prompt: Prompt, completion: str) -> Any:
+        if self.calls and "<answer>" not in completion:
+            completion = last_tag(completion, "tool_call") or completion
         try:
             return render(completion, prompt.meta["code"], rendered(load_image(prompt.images[0]).size))
         except Refused:
@@ -81,7 +84,10 @@ class Rendered(Task):
         if self.turns == 1:
             return None
         target = load_image(prompt.images[0])
-        return Redraw(prompt.meta["code"], self.turns, target, calls=self.calls, teacher=self._teacher)
+        if not self.calls:
+            return Redraw(prompt.meta["code"], self.turns, target, teacher=self._teacher)
+        call, answer = (self._written(prompt, tag) for tag in ("tool_call", "answer"))
+        return GoldCalls(prompt.meta["code"], self.turns, target, teacher=self._teacher, call=call, answer=answer)
 
     def posed(self, id: str, code: str, text: str, shown: Any, meta: Mapping[str, Any]) -> Prompt:
         """A prompt with a picture, instructions for the code, and the right code."""
@@ -99,8 +105,12 @@ class Rendered(Task):
         )
 
     def gold(self, prompt: Prompt) -> str:
-        answer = f"<answer>\n{prompt.answer}\n</answer>" if self.calls else prompt.answer
-        return f"<think>I write down what I see.</think>\n{answer}" if self.think else str(answer)
+        """The right code; with `calls` it is tried first, and the episode goes on."""
+        return self._written(prompt, "tool_call" if self.calls else "")
+
+    def _written(self, prompt: Prompt, tag: str) -> str:
+        said = f"<{tag}>\n{prompt.answer}\n</{tag}>" if tag else prompt.answer
+        return f"<think>I write down what I see.</think>\n{said}" if self.think else str(said)
 
 
 @dataclass(kw_only=True, eq=False)

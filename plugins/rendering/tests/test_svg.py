@@ -136,7 +136,7 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_refused_never_reaches_the_renderer(name, monkeypatch):
     monkeypatch.setattr(resvg_py, "svg_to_bytes", lambda **_: pytest.fail("it was rendered"))
-    start = time.monotonic()
+    start = time.process_time()
     with pytest.raises(Refused) as caught:
         svg.render(REFUSED[name], (112, 112))
     if REFUSED[name].startswith("<svg"):
@@ -144,7 +144,7 @@ def test_what_is_refused_never_reaches_the_renderer(name, monkeypatch):
             render(REFUSED[name], "svg", (112, 112))
     else:  # of a completion nothing before the svg element is read
         assert "<!" not in svg.find(REFUSED[name]) and "<?" not in svg.find(REFUSED[name])
-    assert time.monotonic() - start < 0.5 and 5 < len(str(caught.value)) < 300 and "\n" not in str(caught.value)
+    assert time.process_time() - start < 0.5 and 5 < len(str(caught.value)) < 300 and "\n" not in str(caught.value)
 
 
 def test_the_renderer_gets_nothing_but_what_is_listed():

@@ -12,6 +12,7 @@ from mmrl import Case, EnvironmentFailed, UserError
 from mmrl.api.endpoints.answers import Answer, NoAnswer
 from mmrl.registry import plugins
 from mmrl.testing import check_task
+from mmrl.testing.gold import play_gold
 
 KINDS = {"svg": Svg(turns=3), "short": Svg(code="short", turns=3), "chart": Charts(turns=3)}
 
@@ -132,10 +133,22 @@ def test_calls_are_tried_and_an_answer_ends_the_episode():
     assert empty.messages[0]["content"][0]["text"].startswith("That draws nothing") and empty.outcome == {"calls": 2, "drawn": 1}
     neither = environment.step("I am thinking")
     assert "<tool_call>" in neither.messages[0]["content"][0]["text"] and neither.outcome == {"calls": 2, "drawn": 1}
-    final = environment.step(task.gold(prompt))
+    answer = environment.gold_turn()
+    assert "<answer>" in answer, "the last turn is left"
+    final = environment.step(answer)
     assert final.terminated and final.outcome == {"calls": 2, "drawn": 1}
-    early = task.environment(prompt).step(task.gold(prompt))
+    early = task.environment(prompt).step(answer)
     assert early.terminated and early.outcome == {"calls": 0, "drawn": 0}, "an answer is the end at once"
+
+
+@pytest.mark.parametrize(("turns", "calls"), [(2, 1), (3, 2), (9, 2)])
+def test_gold_turns_call_the_tool_and_answer(turns, calls):
+    task = Svg(turns=turns, calls=True, think=True)
+    prompt = task.prompts("train", 0)[0]
+    assert task.draw_completion(prompt, task.gold(prompt)) is not None, "a call is shown to people"
+    last, outcome = play_gold(task, prompt, task.gold(prompt))
+    assert outcome == {"calls": calls, "drawn": calls} and thinks_answers_and_draws(case(prompt, last)).value == 1.0
+    assert successful_calls(Case(completion=last, outcome=outcome)).value == calls / 2
 
 
 def test_the_tool_pays_calls_that_drew_and_the_format_pays_what_can_be_drawn():
@@ -143,12 +156,12 @@ def test_the_tool_pays_calls_that_drew_and_the_format_pays_what_can_be_drawn():
     prompt = task.prompts("train", 0)[0]
     paid = [successful_calls(Case(completion="", outcome={"calls": 3.0, "drawn": float(n)})).value for n in range(4)]
     assert paid == [0.0, 0.5, 1.0, 1.0] and successful_calls(Case(completion="")).value == 0.0
+    for said in (prompt.answer, "<think>a</think><answer>nothing</answer>"):
+        assert thinks_answers_and_draws(case(prompt, said)).value == 0.0
 
-    def form(completion):
-        return thinks_answers_and_draws(Case(completion=completion, meta=prompt.meta, media=prompt.images)).value
 
-    assert form(task.gold(prompt)) == 1.0 and form(prompt.answer) == 0.0
-    assert form("<think>a</think><answer>nothing</answer>") == 0.0
+def case(prompt, completion):
+    return Case(completion=completion, meta=prompt.meta, media=prompt.images)
 
 
 @pytest.mark.parametrize(

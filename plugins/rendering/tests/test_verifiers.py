@@ -320,9 +320,9 @@ ATTACKS = [
 @pytest.mark.parametrize("completion", ATTACKS, ids=lambda c: repr(c)[:40])
 @pytest.mark.parametrize("name", COMPARING)
 def test_attacks_score_no_more_than_an_honest_wrong_picture(name, completion):
-    start = time.monotonic()
+    start = time.process_time()
     assert worth(name, completion) <= worth(name, WRONG) + MARGIN
-    assert time.monotonic() - start < 2
+    assert time.process_time() - start < 2
 
 
 def test_the_table_is_long_enough():

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import torch
 
@@ -19,8 +19,11 @@ from mmrl.api.policies import (
     ActionMicroBatch,
     CallRandomness,
     Normal,
+    Planned,
     PolicyConfig,
+    frozen_of,
     options,
+    planned_base,
     read_settings,
     saved_policy,
     state_of,
@@ -61,6 +64,7 @@ class Residual(ActingPolicy):
 
     options_class = ResidualOptions
     trained_whole = True
+    unread: ClassVar[frozenset[str]] = frozenset()  # the base may read them all
     free = frozenset({"camera"})
     choice_settings = frozenset({"base", "scale"})
 
@@ -95,6 +99,34 @@ class Residual(ActingPolicy):
         torch.nn.init.zeros_(self.head.mean[-1].weight)  # type: ignore[arg-type]  # initial corrections are 0
         if place:
             self.load(place)
+
+    @classmethod
+    def planned(cls, config: PolicyConfig) -> Planned:
+        """A call is one of the base, and a correction of each of its actions."""
+        own = ResidualOptions(**config.options)
+        base, place = planned_base(Path(own.base), config), Path(config.model)
+        kept, dims = read_settings(place) if place.is_dir() else {}, int(read_settings(Path(own.base))["dims"])
+        shared = {name: getattr(own, name) for name in ("size", "camera", "hidden", "spread")} | {"state": own.state + dims}
+        model = str(kept.get("model", config.model))
+        small = Small.planned(config.model_copy(update={"model": model, "options": shared | {"dims": dims}}))
+
+        def act(rows: int, text: int) -> None:
+            base.call(rows, text)
+            small.act(rows, text)
+
+        return replace(
+            small,
+            chunk=base.chunk,
+            steps=base.chunk,
+            pictures=max(base.pictures, small.pictures),
+            pixels=max(base.pixels, small.pixels),
+            tokens=lambda text, demonstrated: base.chunk,
+            act=act,
+            step=small.act,
+            learn=lambda rows, text, demonstrated: small.learn(rows * base.chunk, text, demonstrated),
+            frozen=frozen_of(base),
+            reads_text=base.reads_text,
+        )
 
     def settings(self) -> Mapping[str, Any]:
         own = self.small.settings()

@@ -64,6 +64,8 @@ class Small(ActingPolicy):
     options_class = SmallOptions
     trained_whole = True
     float32_only = True
+    unread = ActingPolicy.unread | {"attn_implementation"}
+    reads_text = False
     free = frozenset({"camera"})
     choice_settings = frozenset({"dims", "chunk", "head"})
 

@@ -14,6 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from mmrl.api.tasks.quoting import quoted
 from mmrl.api.verifiers.parse import find_json, only_json
 from mmrl_tools.tool import Refused
 
@@ -29,8 +30,8 @@ NAMES = ("name", "function", "tool")
 """Keys of an object under which the name of a tool may stand, in the form `json`."""
 _FUNCTION = re.compile(r"\s*<function=([\w.-]{1,64})>(.*)</function>\s*", re.DOTALL)
 _NAME = re.compile(r"[\w.-]{1,64}")
-_SIGN = re.compile(r"<(?=[|\uff5c])|<(?!/?(?:tool_call|function|parameter)>)(?=/?[\w-]+>)|\[(?=/?[A-Z][A-Z_]+\])|T(?=ILE)")
-"""The first letter of what may be a token of its own: <|image_pad|>, <image>, [IMG], TILE; the tags of calls stay."""
+_OWN = ("tool_call", "function", "parameter")
+"""Tags of calls, which stay in what is quoted."""
 
 
 class Call(NamedTuple):
@@ -90,7 +91,7 @@ def how(form: str) -> str:
 def reply_parts(text: str, images: Sequence[Any], form: str) -> list[dict[str, Any]]:
     """The parts of the message with the results of calls: pictures, then text, within the form's tags. The text may repeat what
     the policy wrote: signs of pictures and of turns are broken by a blank, as a processor would take them for such."""
-    text = _SIGN.sub(r"\g<0> ", text)
+    text = quoted(text, kept=_OWN)
     shown = [{"type": "image", "image": image} for image in images]
     if form == "json":
         return [*shown, {"type": "text", "text": text}]

@@ -134,9 +134,9 @@ def test_linear_parsers_equal_the_published_patterns():
 )
 @pytest.mark.parametrize("kind", ["planning", "TorF1", "Counting3"])
 def test_a_quarter_of_a_megabyte_is_answered_in_time(unit, kind):
-    start = time.monotonic()
+    start = time.process_time()
     assert LOWEST <= value(unit * (250_000 // len(unit)), kind=kind, answer=1) <= 0
-    assert time.monotonic() - start < 1
+    assert time.process_time() - start < 1
     assert short_answer("") == ""
 
 

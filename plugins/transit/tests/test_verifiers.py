@@ -185,9 +185,9 @@ ATTACKS = [
 @pytest.mark.parametrize("completion", ATTACKS, ids=lambda c: repr(c)[:40])
 @pytest.mark.parametrize("verify", [verifiers.route, verifiers.arrives, verifiers.score])
 def test_attacks_on_plans_score_no_more_than_an_honest_wrong_plan(completion, verify):
-    start = time.monotonic()
+    start = time.process_time()
     assert worth(completion, verify) <= worth(WRONG, verify) + MARGIN
-    assert time.monotonic() - start < 1
+    assert time.process_time() - start < 1
 
 
 def test_the_table_is_long_enough():

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Collection, Mapping, Sequence
 
 from mmrl import SamplingRule, Score, UserError
-from mmrl.api.sampling import Group, StepSampler
+from mmrl.api.sampling import Group, StepLoad, StepSampler
 from mmrl.api.tasks.perturb import shuffled
 from mmrl.api.types import verifier_value
 
@@ -58,6 +58,9 @@ class TemporalContrast(SamplingRule):
             group.notes[NOTE] = (ordered, mixed, any(bonuses))
             group.pay("temporal", bonuses)
         return groups
+
+    def adds(self, load: StepLoad) -> StepLoad:
+        return load.completing(self.share)
 
     def known(self, scores: Sequence[Score]) -> list[float]:
         """The scores of the answers that didn't fail."""

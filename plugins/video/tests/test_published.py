@@ -390,11 +390,11 @@ def test_a_megabyte_of_anything_is_read_in_time(id):
     name = id.partition("/")[2].split("@")[0].split("-")[0]
     truth = TRUTHS.get(name, {"anomaly": "1.0-2.0", "counting": "3,1,4", "jigsaw": "123"}.get(name, [1.0, 2.0]))
     for unit in HUGE:
-        body, start = unit * (1_000_000 // len(unit)), time.monotonic()
+        body, start = unit * (1_000_000 // len(unit)), time.process_time()
         for text in (body, f"<think>t</think><answer>{body}</answer>", f"<think>t</think><answer>A</answer><glue>{body}</glue>"):
             value = verify(Case(completion=text, answer=truth, meta={"problem_type": "free-form", "duration": 20.0}))
             assert spec.low <= value <= spec.high and math.isfinite(value)
-        assert time.monotonic() - start < 2, unit
+        assert time.process_time() - start < 2, unit
 
 
 def test_every_published_verifier_is_there():

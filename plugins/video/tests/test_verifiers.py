@@ -582,9 +582,9 @@ def test_no_attack_earns_anything(id):
     verify = plugins.registry().make_verifier(f"video/{id}")
     for name, attack in ATTACKS.items():
         for style in ("short", "json", "tags"):
-            start = time.monotonic()
+            start = time.process_time()
             assert score(verify, attack, FAMILY[id], {"style": style, "duration": 20.0, "options": OPTIONS}) == 0, (name, style)
-            assert time.monotonic() - start < 1, name
+            assert time.process_time() - start < 1, name
 
 
 @settings(max_examples=400, deadline=None)

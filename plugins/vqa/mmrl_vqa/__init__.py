@@ -1,5 +1,4 @@
-"""Questions about pictures: choice, number, math, yes or no, short text, the game of 24; the rewards of VLM-R1, R1-Reward and
-SEED-Bench-R1."""
+"""Questions about pictures: choice, number, math, yes or no, short text, the game of 24; the rewards of published systems."""
 
 from mmrl import SamplingRuleSpec, TaskSpec, VerifierSpec, hookimpl
 from mmrl.api.endpoints import JUDGE_KEYS
@@ -9,6 +8,7 @@ MMRL_CONTRACT = 2
 DRAWN = "mmrl_vqa.drawn:"
 OURS = "mmrl_vqa.verifiers:"
 GAME = "mmrl_vqa.points24:points24"
+TABLE = "mmrl_vqa.table:Table"
 VLM_R1 = "mmrl_vqa.vlm_r1:"
 R1_REWARD = "mmrl_vqa.r1_reward:"
 SLOW = 10.0
@@ -40,7 +40,7 @@ def mmrl_tasks() -> list[TaskSpec]:
             verifiers={"vqa/navigation@v-irl": 1.0},
             summary="directions through drawn streets, as in V-IRL (Chu et al. 2025)",
         ),
-        TaskSpec(id="vqa/table", target="mmrl_vqa.table:Table", verifiers=answered, summary="your own questions about pictures"),
+        TaskSpec(id="vqa/table", target=TABLE, verifiers=answered, summary="your own questions about pictures"),
         TaskSpec(
             id="vqa/consult",
             target="mmrl_vqa.consult:Consult",
@@ -53,16 +53,52 @@ def mmrl_tasks() -> list[TaskSpec]:
             verifiers={"vqa/proposal": 1.0},
             summary="write a question about a picture, for the rule vqa/self-play",
         ),
+        *_published_tables(),
+    ]
+
+
+def _published_tables() -> list[TaskSpec]:
+    return [
         TaskSpec(
             id="vqa/table@vlm-r1",
-            target="mmrl_vqa.table:Table",
+            target=TABLE,
             options={"style": "vlm-r1"},
             verifiers={"vqa/answer@vlm-r1": 1.0, "vqa/format@vlm-r1": 1.0},
             summary="your own questions, with prompt and rewards of VLM-R1 (Shen et al. 2025)",
         ),
         TaskSpec(
+            id="vqa/table@mm-eureka",
+            target=TABLE,
+            options={"style": "think"},
+            verifiers={"vqa/reward@mm-eureka": 1.0},
+            metric="vqa/answer@mm-eureka",
+            summary="your own questions, with the reward of MM-Eureka (Meng et al. 2025)",
+        ),
+        TaskSpec(
+            id="vqa/table@r1-v",
+            target=TABLE,
+            options={"style": "think"},
+            verifiers={"vqa/answer@r1-v": 1.0, "vqa/format@vlm-r1": 1.0},
+            summary="your own questions, with the rewards of R1-V (Chen et al. 2025)",
+        ),
+        TaskSpec(
+            id="vqa/table@vl-rethinker",
+            target=TABLE,
+            options={"style": "boxed"},
+            verifiers={"vqa/reward@vl-rethinker": 1.0},
+            metric="vqa/answer@vl-rethinker",
+            summary="your own questions, with the reward of VL-Rethinker (Wang et al. 2025)",
+        ),
+        TaskSpec(
+            id="vqa/table@vision-sr1",
+            target=TABLE,
+            options={"style": "described"},
+            verifiers={"vqa/answer": 0.9, "vqa/format@vision-sr1": 0.1},
+            summary="your own questions, with a description of the picture first, as in Vision-SR1 (Li et al. 2025)",
+        ),
+        TaskSpec(
             id="vqa/table@maye",
-            target="mmrl_vqa.table:Table",
+            target=TABLE,
             options={"style": "maye"},
             verifiers={"vqa/reward@maye": 1.0},
             metric="vqa/answer@maye",
@@ -93,6 +129,7 @@ def mmrl_verifiers() -> list[VerifierSpec]:
         VerifierSpec(
             id="vqa/proposal",
             target="mmrl_vqa.self_play.proposals:well_formed",
+            graded=True,
             summary="a question with its type and its answer",
         ),
         VerifierSpec(id="vqa/points24", target=GAME, graded=True, summary="a formula of the four cards with the value 24"),
@@ -112,7 +149,12 @@ def mmrl_sampling_rules() -> list[SamplingRuleSpec]:
             id="vqa/self-play",
             target="mmrl_vqa.self_play.rule:SelfPlay",
             summary="the policy answers the questions that it proposed, and learns from both (VisPlay)",
-        )
+        ),
+        SamplingRuleSpec(
+            id="vqa/self-reward",
+            target="mmrl_vqa.vision_sr1:SelfReward",
+            summary="pays for a description from which the policy finds the answer without the picture (Vision-SR1)",
+        ),
     ]
 
 
@@ -150,6 +192,23 @@ def _of_r1_reward() -> list[VerifierSpec]:
             environment=JUDGE_KEYS,
             summary="R1-Reward's combination, with the consistency that a model behind an endpoint judges",
         ),
+    ]
+
+
+def _of_reasoners() -> list[VerifierSpec]:
+    def spec(id: str, target: str, summary: str, low: float = 0.0, high: float = 1.0) -> VerifierSpec:
+        graded = (low, high) != (0.0, 1.0)
+        return VerifierSpec(
+            id=f"vqa/{id}", timeout_s=SLOW, target=f"mmrl_vqa.{target}", graded=graded, low=low, high=high, summary=summary
+        )
+
+    return [
+        spec("reward@mm-eureka", "mm_eureka:reward", "MM-Eureka's reward: accuracy, and half for the format", high=1.5),
+        spec("answer@mm-eureka", "mm_eureka:accuracy", "MM-Eureka's accuracy"),
+        spec("answer@r1-v", "r1_v:accuracy", "R1-V's accuracy"),
+        spec("reward@vl-rethinker", "vl_rethinker:reward", "VL-Rethinker's reward, more for reconsidering", low=-0.1, high=1.1),
+        spec("answer@vl-rethinker", "vl_rethinker:accuracy", "VL-Rethinker's accuracy"),
+        spec("format@vision-sr1", "vision_sr1:form", "Vision-SR1's format: a description, thoughts in tags, then a box"),
     ]
 
 
@@ -191,6 +250,7 @@ def _published() -> list[VerifierSpec]:
             rollout=True,
             summary="MAYE's reward: accuracy, format, language, and a penalty without an end",
         ),
+        *_of_reasoners(),
         VerifierSpec(id="vqa/answer@maye", timeout_s=SLOW, target="mmrl_vqa.maye_rewards:accuracy", summary="MAYE's accuracy"),
         VerifierSpec(
             id="vqa/reflection@maye", target="mmrl_vqa.maye:reflection", summary="MAYE's metrics of reflection; use the weight 0"

@@ -13,6 +13,8 @@ MAYE = "maye"
 """A style of tables alone: the answer stands in a box, which only MAYE's verifiers read."""
 BOXED = "boxed"
 """A style of tables alone: thoughts in tags, and then the answer in a box, which our verifiers read."""
+DESCRIBED = "described"
+"""As `boxed`, with a description of the picture before the thoughts."""
 HOW = {
     "choice": "answer with the letter of the right option",
     "number": "answer with a number",
@@ -22,6 +24,10 @@ HOW = {
     "formula": "answer with the formula",
 }
 """Kind of question -> instruction for the answer; `formula` is the game of 24."""
+DESCRIBE = (
+    "First describe the picture in <description> </description> tags, so that somebody who doesn't see it can answer. Then think "
+    "in <think> </think> tags. Then {}, inside \\boxed{{}}."
+)
 VLM_R1 = (
     " First output the thinking process in <think> </think> tags and then output the final answer in <answer> </answer> tags."
 )
@@ -37,6 +43,8 @@ def ask(question: str, kind: str, style: str, options: Sequence[str] = ()) -> st
         return "\n".join(lines) + maye_rewards.PROMPT
     if style == BOXED:
         return "\n".join((*lines, f"Think in <think> </think> tags, then {how}, inside \\boxed{{}}."))
+    if style == DESCRIBED:
+        return "\n".join((*lines, DESCRIBE.format(how)))
     if style == "think":
         lines.append(f"Think in <think> </think> tags, then {how} in <answer> </answer> tags.")
     elif style == "plain":
@@ -54,6 +62,8 @@ def written(answer: str, style: str, thought: str = "I look at the picture.") ->
         return maye_rewards.written(answer, thought)
     if style == BOXED:
         return easyr1.written(answer, thought)
+    if style == DESCRIBED:
+        return f"<description>The picture shows what leads to {answer}.</description>\n{easyr1.written(answer, thought)}"
     return f"<answer>{answer}</answer>" if style == "short" else f"<think>{thought}</think>\n<answer>{answer}</answer>"
 
 

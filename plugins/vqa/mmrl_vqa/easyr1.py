@@ -20,10 +20,15 @@ def form(case: Case) -> float:
 
     Known exploits, as published: thoughts and box may be empty, and anything may stand between and behind them, such as tags.
     """
-    text = _SPACED.sub("", case.completion[:MAX_LENGTH])
+    text = unspaced(case.completion[:MAX_LENGTH])
     end = text.find("</think>", len("<think>"))
     box = text.find(BOX, end) if end >= 0 else -1
     return float(text.startswith("<think>") and box >= 0 and text.find("}", box) >= 0)
+
+
+def unspaced(text: str) -> str:
+    """A text without blanks beside `<`, `>` and `/`."""
+    return _SPACED.sub("", text)
 
 
 def boxed(text: str) -> str | None:

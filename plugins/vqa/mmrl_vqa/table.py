@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,10 @@ from mmrl.api.media.images import load_image
 from mmrl.api.tasks.groups import cells_of, check_groups, group_figures
 from mmrl.api.tasks.image_sources import hash_rank
 from mmrl.api.tasks.option_checks import check_choice, check_split, check_type
+from mmrl.api.tasks.quoting import quoted
 from mmrl.api.tasks.table_splits import Splits, divided, main_split, read_rows, undivided
 from mmrl.api.tasks.tables import IMAGE_COLUMNS, DataTable, LazyItems, fill_columns, resolve_image
-from mmrl_vqa.asking import BOXED, MAYE, STYLES, ask, letter_of, written
+from mmrl_vqa.asking import BOXED, DESCRIBED, MAYE, STYLES, ask, letter_of, written
 from mmrl_vqa.benchmarks import YES_NO, we_math_figures, yes_no_figures
 from mmrl_vqa.cells import accepted_of, by_name, filled, is_numbers, listed, option_of, other_question, shuffled, texts, turns_of
 from mmrl_vqa.rephrasing import with_question
@@ -101,11 +102,11 @@ class Table(Task):
     """Column with a number; the lowest is the easiest."""
     style: str = "short"
     """The requested form of the answer: short (an answer tag), think (a think tag, then an answer tag), plain (without tags),
-    boxed (a think tag, then an answer in a box), vlm-r1 (as think, with VLM-R1's prompt), maye (in a box, with MAYE's prompt, for
-    its verifiers)."""
+    boxed (a think tag, then an answer in a box), described (as boxed, with a description tag before it), vlm-r1 (as think, with
+    VLM-R1's prompt), maye (in a box, with MAYE's prompt, for its verifiers)."""
 
     def __post_init__(self) -> None:
-        check_choice("style", self.style, (*STYLES, BOXED, MAYE))
+        check_choice("style", self.style, (*STYLES, BOXED, DESCRIBED, MAYE))
         check_choice("kind", self.kind, ("auto", *KINDS))
         check_choice("answer_form", self.answer_form, FORMS)
         check_choice("cut_by", self.cut_by, ("row", "image"))
@@ -167,7 +168,15 @@ class Table(Task):
     def posed(self, id: str, question: str, kind: str, answer: str, pictures: Sequence[Any]) -> Prompt:
         """A question from elsewhere, of one of `KINDS`, asked as those of the table are; its options are in the text."""
         meta = {"kind": kind, "style": self.style}
-        return Prompt(id=id, messages=[user_message(ask(question, kind, self.style), *pictures)], answer=answer, meta=meta)
+        text = ask(quoted(question), kind, self.style)
+        return Prompt(id=id, messages=[user_message(text, *pictures)], answer=answer, meta=meta)
+
+    def described(self, prompt: Prompt, description: str) -> Prompt:
+        """A question of style `described` to somebody who knows a description in place of the pictures."""
+        meta, kind = prompt.meta, prompt.meta["kind"]
+        question = f"A picture is described so: {quoted(description)}\n{meta['question']}"
+        text = ask(question, kind, BOXED, meta.get("options", ()) if kind == "choice" else ())
+        return replace(prompt, messages=[user_message(text)], meta={**meta, "style": BOXED})
 
     # -- tables -------------------------------------------------------------------------------------------------------------
 
@@ -237,11 +246,10 @@ class Table(Task):
         meta: dict[str, Any] = {"kind": kind, "style": self.style, **cells_of(row, self._grouped)}
         if row.get("accu_reward_method"):
             meta["accu_reward_method"] = str(row["accu_reward_method"])
+        if self.rephrased_column or self.style == DESCRIBED:
+            meta["question"] = question.replace("<image>", "").strip()
         if self.rephrased_column:
-            meta["question"], meta["rephrased"] = (
-                question.replace("<image>", "").strip(),
-                other_question(row, self.rephrased_column),
-            )
+            meta["rephrased"] = other_question(row, self.rephrased_column)
         if self.difficulty_column:
             meta["difficulty"] = float(row[self.difficulty_column])
         if kind == "choice":

@@ -1,8 +1,8 @@
 """Our verifiers for questions: one answer, compared by its kind.
 
 The answer is in the one `<answer>` tag of the completion, after the thinking if there is any; if `meta["style"]` is `plain`, it
-is the completion itself, and if it is `boxed`, it is in the last `\\boxed{}`. Completions may be hostile: every function here is
-linear in their length, or bounds it first.
+is the completion itself, and if it is `boxed` or `described`, it is in the last `\\boxed{}`. Completions may be hostile: every
+function here is linear in their length, or bounds it first.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ BY_KIND: dict[str, Callable[[Case], Score]] = {"choice": choice, "number": numbe
 def given(case: Case) -> tuple[str | None, str]:
     """(the answer as it was written, ""), or (None, why there is none)."""
     style = case.meta.get("style")
-    if style == "boxed":
+    if style in ("boxed", "described"):
         found = boxed(case.completion)
         inside, why = found, "" if found is not None else "no box"
     elif style != "plain":

@@ -217,10 +217,10 @@ def test_attacks_score_no_more_than_an_honest_wrong_answer():
     honest = scored("<answer>1+3+10+6</answer>")
     assert honest == 0.1
     for completion in ATTACKS:
-        start = time.monotonic()
+        start = time.process_time()
         assert scored(completion) == 0 < honest, completion[:60]
         assert scored(completion, recognition=0.5) == 0 or "</answer>" in completion[:40], completion[:60]
-        assert time.monotonic() - start < 1
+        assert time.process_time() - start < 1
 
 
 def response(formula, cards="['A', '3', 'K', '6']"):
@@ -263,10 +263,10 @@ PUBLISHED = [  # completion, reward with and without the look at the cards
 
 @pytest.mark.parametrize("completion, seen, unseen", PUBLISHED, ids=lambda v: repr(v)[:30])
 def test_generalpoints_rewards(completion, seen, unseen):
-    start = time.monotonic()
+    start = time.process_time()
     case = Case(completion=completion, meta={"cards": HAND, "faces": "10"})
     assert generalpoints.reward(case).value == seen and generalpoints.reward(case, vision=False).value == unseen
-    assert time.monotonic() - start < 2
+    assert time.process_time() - start < 2
 
 
 def test_generalpoints_takes_a_division_by_zero_for_a_legal_formula():

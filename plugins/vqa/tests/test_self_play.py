@@ -10,7 +10,6 @@ import numpy
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mmrl_vqa.self_play import rule
 from mmrl_vqa.self_play.proposals import (
     Proposal,
     agreement,
@@ -26,10 +25,11 @@ from mmrl_vqa.self_play.propose import Propose
 from mmrl_vqa.self_play.rule import SelfPlay
 from mmrl_vqa.table import Table
 
-import runs
 from mmrl import Case, Prompt, UserError, user_message
 from mmrl.api.sampling import Group
 from mmrl.api.types import Score
+from mmrl.registry.plugins import registry
+from mmrl.run_folder.figures import metric_name
 
 GOLDEN = Path(__file__).parents[3] / "tests" / "golden" / "visplay.jsonl"
 *STEPS, TEXTS = [json.loads(line) for line in GOLDEN.read_text(encoding="utf-8").splitlines()]
@@ -180,31 +180,18 @@ def test_options_that_can_not_work_are_refused(options, why):
         SelfPlay(**options)
 
 
+def test_a_share_of_well_formed_questions_is_not_called_accuracy():
+    spec = registry().get("verifiers", "vqa/proposal")
+    assert metric_name(spec) == "vqa/proposal"
+
+
 def test_tasks_that_can_not_play_are_refused(solver):
+    SelfPlay().check_tasks({"vqa/propose": Propose(), "vqa/table": solver})
     with pytest.raises(UserError, match="questioner = 'vqa/propose' is no task of the run"):
-        SelfPlay()([], Sampler({}, vqa_table=solver))
+        SelfPlay().check_tasks({"vqa/table": solver})
     maye = Table(path="assets/samples/questions.jsonl", style="maye")
     for task in (Propose(), maye):
         with pytest.raises(UserError, match="must be a task of questions in a table"):
-            SelfPlay()([], Sampler({}, vqa_propose=Propose(), vqa_table=task))
+            SelfPlay().check_tasks({"vqa/propose": Propose(), "vqa/table": task})
     with pytest.raises(UserError, match="size = 12"):
         Propose(size=12)
-
-
-@pytest.mark.slow
-def test_a_run_learns_from_questions_and_answers(tmp_path, monkeypatch):
-    """The tiny model writes no tags, so each completion counts as a question here."""
-    monkeypatch.setattr(rule, "read", lambda completion: Proposal("numerical", f"How many {completion[:3]}?", "3"))
-    monkeypatch.setattr(rule, "given", lambda case: (case.completion[:1] or None, ""))
-    asking = {"id": "vqa/propose", "options": {"size": 28}, "verifiers": {"vqa/proposal": 0.0}}
-    table = {"path": "assets/samples/questions.jsonl", "style": "short"}
-    solving = {"id": "vqa/table", "weight": 0.0, "group_size": 3, "options": table}
-    play = [{"id": "vqa/self-play", "options": {"least": 0.0, "most": 1.0, "questions": 2}}]
-    rl = {"kind": "rl", "steps": 1, "prompts_per_step": 2, "group_size": 4, "learning_rate": 1e-3, "rules": play}
-    config = runs.toy_config(tmp_path, tasks=[asking, solving], stages=[rl], evaluate={"num_prompts": 0})
-    (row,) = [row["metrics"] for row in runs.rows(runs.run(config)) if "metrics" in row]
-    assert row["sampling/questions"] == 8 and row["grad_norm"] > 0
-    assert (
-        0 < row["task/vqa/table/reward/majority"] <= 1 and row["task/vqa/table/reward"] == row["task/vqa/table/reward/majority"]
-    )
-    assert -1 <= row["task/vqa/propose/reward/difficulty"] < 0.5

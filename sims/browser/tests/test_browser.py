@@ -175,14 +175,14 @@ MOVES = {
 @pytest.mark.parametrize("code", MOVES.values(), ids=MOVES)
 def test_nothing_moves_with_real_time(shown, code):
     seen = []
-    for pause in (0.0, 0.13, 0.6):
+    for pause in (0.0, 0.57):  # a caret blinks after half a second
         screen, _ = shown(code)
         time.sleep(pause)
         clicked = screen.act(Action(kind="click", at=(15, 15)))
         time.sleep(pause)
         seen.append([clicked.screenshot.tobytes(), screen.act(Action(kind="wait")).screenshot.tobytes()])
         screen.close()
-    assert seen[0] == seen[1] == seen[2]
+    assert seen[0] == seen[1]
 
 
 def test_what_follows_a_transition_comes_with_its_action(shown):

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import warnings
 from collections.abc import Mapping
 
-from mmrl import UserError
-from mmrl_libero import packages, rendering
+from mmrl.api.simulators.mujoco_rendering import finding
+from mmrl_libero import packages
 
 PATIENCE_S = 30.0
 """Timeout in seconds for each way to render, short because the user waits."""
@@ -19,7 +18,9 @@ def findings() -> dict[str, dict[str, str]]:
     """Name -> state, detail and cure."""
     python = packages.interpreter(None)
     installed = package(ask(python), python)
-    return {"libero": installed} | ({"libero pictures": what_renders(python)} if installed["state"] == "ok" else {})
+    return {"libero": installed} | (
+        {"libero pictures": finding("libero", python, PATIENCE_S)} if installed["state"] == "ok" else {}
+    )
 
 
 def ask(python: str | None) -> dict[str, str]:
@@ -42,18 +43,3 @@ def package(told: Mapping[str, str], python: str | None) -> dict[str, str]:
         return {"state": "missing", "detail": why, "cure": cure or packages.CURE}
     where = f" in {python}" if python else f" in {sys.executable}"
     return {"state": "ok", "detail": f"{told['package']}{where}; assets of {told['source']}: {told['assets']}"}
-
-
-def what_renders(python: str | None) -> dict[str, str]:
-    """What `rendering = "auto"` chooses, and why it skips others."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            rung = rendering.choose("auto", python, PATIENCE_S)
-    except UserError as error:
-        why = str(error).removeprefix("libero can't render: ").partition(f": {rendering.CURE}")[0]
-        return {"state": "missing", "detail": f"none, only states: {why}", "cure": rendering.CURE}
-    by = {"gpu": "a GPU, by EGL", "software": "the CPU, by OSMesa"}[rung.rendering]
-    if rung.skipped:
-        return {"state": "note", "detail": f"rendered by {by}; skipped: {rung.skipped}"}
-    return {"state": "ok", "detail": f"rendered by {by}"}

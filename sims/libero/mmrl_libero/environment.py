@@ -301,27 +301,3 @@ def explained(what: str) -> Any:
         way = os.environ.get("MUJOCO_GL", "")
         cure = "take LIBERO's assets whole, the versions of sims/libero/constraints.txt, and a MUJOCO_GL that works here"
         raise Refused(f"{what} (MUJOCO_GL = {way!r}): {type(error).__name__}: {packages.said(error)}: {cure}") from error
-
-
-class Probe:
-    """Draws one picture with MuJoCo, to try a way to render in a process that may hang or crash."""
-
-    facts = {"dims": 1}
-
-    def __init__(self) -> None:
-        import mujoco
-
-        model = mujoco.MjModel.from_xml_string(
-            "<mujoco><worldbody><light pos='0 0 3'/><geom type='box' size='1 1 .1' rgba='1 0 0 1'/></worldbody></mujoco>"
-        )
-        data = mujoco.MjData(model)
-        mujoco.mj_forward(model, data)
-        renderer = mujoco.Renderer(model, 32, 32)
-        renderer.update_scene(data)
-        if renderer.render().std() < 1:
-            raise Refused("its picture is empty")
-
-    def reset(self, seed: int, variant: str | None) -> dict[str, Any]:
-        import numpy
-
-        return {"reward": numpy.array(0.0, numpy.float32)}

@@ -10,11 +10,11 @@ import torch
 
 from mmrl import UserError
 from mmrl.api.simulators.checks import check_count, check_variant, checked_ids
+from mmrl.api.simulators.mujoco_rendering import choose
 from mmrl.api.simulators.processes import EnvironmentProcesses
 from mmrl.api.simulators.processes.simulator import ProcessSimulator
 from mmrl.api.simulators.types import ActionSpec, Observation
 from mmrl_libero.packages import CURE, interpreter
-from mmrl_libero.rendering import choose
 from mmrl_libero.suites import CAMERAS, PANDA, POSES, SETTLING, suite_of
 
 START_S = 300.0
@@ -75,7 +75,7 @@ class Libero(ProcessSimulator):
         if python is None and importlib.util.find_spec("libero") is None:
             raise UserError(f"{what}: LIBERO is not installed: {CURE}")
         pictures = bool(cameras) and rendering != "none"
-        rung = choose(rendering if pictures else "none", python, device=str(device))
+        rung = choose("libero", rendering if pictures else "none", python, device=str(device))
         names = ["", *variants] if suite else []
         workers = EnvironmentProcesses(
             "mmrl_libero.environment:Environment",

@@ -14,10 +14,10 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1]))  # where the plugin isn't installed
 
 from mmrl_libero import packages
-from mmrl_libero.rendering import choose
 from mmrl_libero.simulator import Libero
 
 from mmrl import UserError
+from mmrl.api.simulators.mujoco_rendering import choose
 from mmrl.api.specs import SimulatorSpec
 
 OWN = Path(__file__).parents[3] / ".simulators" / "libero"
@@ -44,7 +44,7 @@ def python() -> str | None:
 def pictures(python: str | None) -> None:
     """Skips where nothing renders."""
     try:
-        choose("auto", python)
+        choose("libero", "auto", python)
     except UserError as error:
         pytest.skip(str(error))
 

@@ -1,9 +1,10 @@
 """What `mmrl doctor` says of LIBERO, of facts; and that an interpreter that can't be asked is said to be so."""
 
 import pytest
-from mmrl_libero import diagnosis, packages, rendering, simulator
+from mmrl_libero import diagnosis, packages, simulator
 
 from mmrl import UserError
+from mmrl.api.simulators import mujoco_rendering as rendering
 
 
 def test_an_installed_package_is_named_with_its_assets_and_their_source(package):
@@ -38,11 +39,11 @@ def test_a_way_that_fails_or_hangs_is_skipped_and_said(monkeypatch):
     monkeypatch.setattr(rendering, "_devices", lambda: True)
     monkeypatch.setattr(rendering, "_probe", lambda rung, *_: {"gpu": "it took longer than 60 s"}.get(rung.rendering))
     with pytest.warns(UserWarning, match=r"libero renders with osmesa: egl doesn't work .it took longer than 60 s"):
-        assert rendering.choose("auto").environment == {"MUJOCO_GL": "osmesa"}
-    found = diagnosis.what_renders(None)
+        assert rendering.choose("libero", "auto").environment == {"MUJOCO_GL": "osmesa"}
+    found = rendering.finding("libero", None, 30.0)
     assert found["state"] == "note" and "egl doesn't work (it took longer than 60 s)" in found["detail"]
     with pytest.raises(UserError, match="libero can't render: egl doesn't work"):
-        rendering.choose("gpu")
+        rendering.choose("libero", "gpu")
 
 
 @pytest.mark.parametrize("visible,gpu", [(None, "3"), ("4,5,6,7", "7")])
@@ -96,7 +97,7 @@ def test_without_any_way_there_are_states_and_a_cure(monkeypatch):
     monkeypatch.setattr(rendering, "_devices", lambda: False)
     monkeypatch.setattr(rendering, "_probe", lambda *_: "no library")
     with pytest.raises(UserError, match=r'osmesa doesn\'t work .no library.: apt-get install libosmesa6.*rendering = "none"'):
-        rendering.choose("auto")
-    found = diagnosis.what_renders(None)
+        rendering.choose("libero", "auto")
+    found = rendering.finding("libero", None, 30.0)
     assert found == {"state": "missing", "detail": "none, only states: osmesa doesn't work (no library)", "cure": rendering.CURE}
-    assert rendering.choose("none").rendering == "none"
+    assert rendering.choose("libero", "none").rendering == "none"

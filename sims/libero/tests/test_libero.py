@@ -341,7 +341,7 @@ def test_without_what_draws_it_is_said_what_is_missing(made, tmp_path, monkeypat
         for end in ("", ".0", ".1", ".6", ".8"):
             (tmp_path / f"{name}{end}").touch()
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
-    from mmrl_libero import rendering
+    from mmrl.api.simulators import mujoco_rendering as rendering
 
     rendering._probe.cache_clear()
     try:

@@ -84,12 +84,7 @@ class Playground:
         self.device = torch.device(device)
         if platform == "auto" and self.device.type == "cpu" and "JAX_PLATFORMS" not in os.environ:
             platform = "cpu"
-        python = packages.interpreter(python)
-        if python is None:
-            try:
-                packages.check_installed()
-            except packages.Refused as error:
-                raise UserError(f"{self.what}: {error}") from error
+        python = _interpreter(self.what, python)
         options = {
             "task": task,
             "num_envs": num_envs,
@@ -196,6 +191,17 @@ class Playground:
     def _row(self, name: str) -> torch.Tensor:
         """[N, ...], a copy: the next step overwrites the shared memory."""
         return torch.from_numpy(self._process.rows[name][0].copy())
+
+
+def _interpreter(what: str, option: str | None) -> str | None:
+    """The interpreter that has Playground, None for this one. Raises UserError if this one lacks it."""
+    found = packages.interpreter(option)
+    if found is None:
+        try:
+            packages.check_installed()
+        except packages.Refused as error:
+            raise UserError(f"{what}: {error}") from error
+    return found
 
 
 def _environment(platform: str, rendering: str, device: torch.device) -> dict[str, str]:

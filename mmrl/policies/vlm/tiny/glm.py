@@ -29,6 +29,7 @@ def glm46v(hidden: int, layers: int, words: Sequence[str]) -> Checkpoint:
 def glm4v_moe(hidden: int, layers: int, words: Sequence[str]) -> Checkpoint:
     """GLM-4.5V: experts in all layers but the first."""
     experts = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": hidden, "head_dim": hidden // HEADS}
+    experts["use_qk_norm"] = False  # as in the published configuration; transformers has no such key for it, and vLLM asks
     return _checkpoint("Glm4vMoe", "glm4v_moe_text", "Glm4v", hidden, layers, words, **experts)
 
 

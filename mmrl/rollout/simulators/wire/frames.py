@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Version of this form; the two ends must agree."""
 MAGIC = b"mmrl"
 HEAD = struct.Struct("<4sHIQ")

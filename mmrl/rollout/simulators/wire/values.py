@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,6 +15,10 @@ from mmrl.api.simulators.types import ActionSpec, Observation, Transition
 from mmrl.rollout.simulators.wire.frames import Broken
 
 TYPES: dict[str, type] = {"observation": Observation, "transition": Transition, "action": ActionSpec}
+
+
+FEW = 64
+"""More texts, such as an instruction for each environment, go into an array: a header is short."""
 
 
 def encode(value: Any, arrays: list[numpy.ndarray]) -> Any:
@@ -35,7 +40,11 @@ def encode(value: Any, arrays: list[numpy.ndarray]) -> Any:
     if isinstance(value, Mapping):
         return {"map": {str(key): encode(one, arrays) for key, one in value.items()}}
     if isinstance(value, Sequence):
-        return {"tuple" if isinstance(value, tuple) else "list": [encode(one, arrays) for one in value]}
+        made = "tuple" if isinstance(value, tuple) else "list"
+        if len(value) > FEW and _is_texts(value):
+            arrays.append(numpy.frombuffer(json.dumps(list(value)).encode(), numpy.uint8))
+            return {"texts": [len(arrays) - 1, made]}
+        return {made: [encode(one, arrays) for one in value]}
     raise TypeError(f"a {type(value).__name__} can't be sent over a wire")
 
 
@@ -57,6 +66,12 @@ def _decoded(tree: Any, arrays: Sequence[numpy.ndarray]) -> Any:
         if type(held) is not int or held < 0:
             raise ValueError(f"array {held!r}")
         return arrays[held].tobytes() if kind == "bytes" else torch.from_numpy(arrays[held])
+    if kind == "texts":
+        number, made = held
+        found = json.loads(_decoded({"bytes": number}, arrays))
+        if made not in ("list", "tuple") or not _is_texts(found):
+            raise ValueError("no texts")
+        return tuple(found) if made == "tuple" else found
     if kind == "map":
         return {key: _decoded(one, arrays) for key, one in held.items()}
     if kind in ("list", "tuple"):

@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 
 from mmrl import Prompt, SamplingRule, UserError, user_message
 from mmrl.api.errors import is_finite
-from mmrl.api.sampling import Group, StepSampler
+from mmrl.api.sampling import Group, StepLoad, StepSampler, portion
 from mmrl.api.seeds import derive
 from mmrl.api.tasks.option_checks import check_type
 from mmrl_judge.spark.recycling import Answered, Recycled, recycled
@@ -50,12 +50,16 @@ class Recycle(SamplingRule):
             raise UserError(f"judge = {self.judge!r} is no task of the run: add it under [[tasks]] with weight = 0") from None
         draw = random.Random(derive(sample.seed, "recycle"))
         answered = [self._answered(group, sample) for group in groups]
-        made = recycled(answered, draw, max(1, round(self.share * len(groups))))
+        made = recycled(answered, draw, portion(len(groups), self.share))
         added = [
             *self._sampled([one for one in made if one.kind != "reflection"], groups, sample),
             *self._sampled([one for one in made if one.kind == "reflection"], groups, sample),
         ]
         return [*groups, *added]
+
+    def adds(self, load: StepLoad) -> StepLoad:
+        most = portion(load.groups, self.share)
+        return load.again(most, self.judge, added=most).again(most, added=most)
 
     def _sampled(self, made: Sequence[Recycled], groups: Sequence[Group], sample: StepSampler) -> list[Group]:
         """The scored groups of these prompts, at most one of each group. `Group.others` of that group has it, to be counted."""

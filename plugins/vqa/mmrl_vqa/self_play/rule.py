@@ -6,11 +6,11 @@ import random
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, cast
 
-from mmrl import Case, Prompt, SamplingRule, UserError
+from mmrl import Case, Prompt, SamplingRule, Task, UserError
 from mmrl.api.errors import is_finite
-from mmrl.api.sampling import Group, StepSampler
+from mmrl.api.sampling import Group, StepLoad, StepSampler
 from mmrl.api.seeds import derive
 from mmrl.api.tasks.option_checks import check_choice, check_integer, check_type
 from mmrl.api.types import Score
@@ -67,7 +67,7 @@ class SelfPlay(SamplingRule):
         self.least, self.most, self.questions, self.repetition = least, most, questions, repetition
 
     def __call__(self, groups: list[Group], sample: StepSampler) -> list[Group]:
-        solver = self._solver(sample)
+        solver = cast(Table, sample.task(self.solver))  # see check_tasks
         asking = [group for group in groups if group.prompt.task == self.questioner]
         others = [group for group in groups if group.prompt.task != self.questioner]
         proposals = [[read(rollout.completion) for rollout in group.rollouts] for group in asking]
@@ -81,21 +81,26 @@ class SelfPlay(SamplingRule):
                 trained = [*trained, *draw.sample(fit, min(self.questions, len(fit)))]
         return [*others, *trained]
 
+    def adds(self, load: StepLoad) -> StepLoad:
+        """Every completion is a question, and each picture has enough that fit."""
+        asked = sum(groups * size for groups, size in load.trained)
+        trained = 0 if self.train == "questioner" else min(load.groups * self.questions, asked)
+        found = load.again(asked, self.solver, added=trained)
+        return replace(found, groups=0) if self.train == "solver" else found
+
     def _fits(self, answers: Group) -> bool:
         """Whether the solver learns from these answers: enough of them agree, and not too many."""
         return bool(self.least <= answers.notes[AGREED] <= self.most)
 
-    def _solver(self, sample: StepSampler) -> Table:
+    def check_tasks(self, tasks: Mapping[str, Task]) -> None:
         for name, label in (("questioner", self.questioner), ("solver", self.solver)):
-            try:
-                task = sample.task(label)
-            except KeyError:
-                raise UserError(f"{name} = {label!r} is no task of the run: add it under [[tasks]]") from None
+            if label not in tasks:
+                raise UserError(f"{name} = {label!r} is no task of the run: add it under [[tasks]]")
+        task = tasks[self.solver]
         if not isinstance(task, Table) or task.style == MAYE:
             raise UserError(
                 f"solver = {self.solver!r} must be a task of questions in a table, such as vqa/table, in a style but {MAYE}"
             )
-        return task
 
     def _answered(
         self, asking: Sequence[Group], proposals: Sequence[Sequence[Proposal | None]], solver: Table, sample: StepSampler

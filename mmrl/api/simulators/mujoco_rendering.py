@@ -8,7 +8,7 @@ import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
-from mmrl import UserError
+from mmrl.api.errors import UserError
 from mmrl.api.simulators.gpus import egl_variables
 from mmrl.api.simulators.processes import EnvironmentProcesses
 
@@ -39,9 +39,9 @@ class Rung:
         return {"MUJOCO_GL": WAYS.get(self.rendering, "glx")} | (egl_variables(self.device) if self.rendering == "gpu" else {})
 
 
-def choose(wanted: str, python: str | None = None, seconds: float = PROBE_S, device: str = "cpu") -> Rung:
-    """The first way that works. wanted: `auto`, `gpu`, `software` or `none`. python: the interpreter that has MuJoCo. seconds:
-    timeout for each way. device: the simulator's.
+def choose(what: str, wanted: str, python: str | None = None, seconds: float = PROBE_S, device: str = "cpu") -> Rung:
+    """The first way that works. what: whose pictures they are, which begins every message. wanted: `auto`, `gpu`, `software` or
+    `none`. python: the interpreter that has MuJoCo. seconds: timeout for each way. device: the simulator's.
 
     Raises UserError if none works. Warns if `auto` skips a GPU that doesn't work.
     """
@@ -54,10 +54,25 @@ def choose(wanted: str, python: str | None = None, seconds: float = PROBE_S, dev
         why = _probe(rung, python, seconds)
         if why is None:
             if skipped:
-                warnings.warn(f"libero renders with {WAYS[way]}: {'; '.join(skipped)}", stacklevel=2)
+                warnings.warn(f"{what} renders with {WAYS[way]}: {'; '.join(skipped)}", stacklevel=2)
             return rung
         skipped.append(f"{WAYS[way]} doesn't work ({why})")
-    raise UserError(f'libero can\'t render: {"; ".join(skipped)}: {CURE}; or set rendering = "none", for states alone')
+    raise UserError(f'{what} can\'t render: {"; ".join(skipped)}: {CURE}; or set rendering = "none", for states alone')
+
+
+def finding(what: str, python: str | None, seconds: float) -> dict[str, str]:
+    """What `mmrl doctor` says of the way that `auto` chooses, and why it skips others: state, detail and cure."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            rung = choose(what, "auto", python, seconds)
+    except UserError as error:
+        why = str(error).removeprefix(f"{what} can't render: ").partition(f": {CURE}")[0]
+        return {"state": "missing", "detail": f"none, only states: {why}", "cure": CURE}
+    by = {"gpu": "a GPU, by EGL", "software": "the CPU, by OSMesa"}[rung.rendering]
+    if rung.skipped:
+        return {"state": "note", "detail": f"rendered by {by}; skipped: {rung.skipped}"}
+    return {"state": "ok", "detail": f"rendered by {by}"}
 
 
 def _devices() -> bool:
@@ -70,7 +85,7 @@ def _probe(rung: Rung, python: str | None, seconds: float) -> str | None:
     way = WAYS[rung.rendering]
     try:
         EnvironmentProcesses(
-            "mmrl_libero.environment:Probe",
+            "mmrl.api.simulators.processes.probe:Probe",
             {},
             1,
             what=way,

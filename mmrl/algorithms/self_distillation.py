@@ -1,0 +1,72 @@
+"""Credit from a policy that was told the answer: itself, with the gold completion in the prompt."""
+
+from __future__ import annotations
+
+import torch
+
+from mmrl.algorithms.advantage import group_relative
+from mmrl.api.tokens import TokenKind, for_tokens
+
+
+@for_tokens(TokenKind.WORD)
+def evidence_weighted(
+    rewards_N: torch.Tensor,
+    groups_N: torch.Tensor,
+    told_logprobs_NT: torch.Tensor,
+    logprobs_NT: torch.Tensor,
+    mask_NT: torch.Tensor,
+    progress_N: torch.Tensor,
+    *,
+    weight: float = 0.5,
+    last_weight: float = 0.5,
+    weight_clip: float = 0.2,
+    only_negative: bool = False,
+) -> torch.Tensor:
+    """The advantage A of `group_relative`, more of it for the tokens that knowing the answer speaks for if A is positive, and
+    against if it is negative: RLSD (Yang et al., Self-Distilled RLVR, arXiv 2604.03128; `apply_rlsd_reweight` of ms-swift's
+    `rl_core/advantage.py`).
+
+    A token has A ((1 - w) + w clip(e, 1 - weight_clip, 1 + weight_clip)), where e is its probability with the answer in the
+    prompt over that without if A > 0, and the inverse if A < 0. The sign of A stays, since e is positive.
+
+    rewards_N: float, NaN if the score failed. groups_N: int64. The next two float, mask_NT bool: trained tokens. progress_N:
+    0..1. weight: w at the beginning of the stage. last_weight: w at its end, linear in between. only_negative: leave rollouts
+    with A > 0 as they are.
+
+    Returns float32 [N, T]: 0 for tokens that aren't trained, NaN in rollouts whose reward is NaN.
+    """
+    advantage_N1 = group_relative(rewards_N, groups_N).double()[:, None]
+    evidence_NT = (advantage_N1.sign() * (told_logprobs_NT.double() - logprobs_NT.double())).exp()
+    mixed_N1 = (weight + (last_weight - weight) * progress_N.double())[:, None]
+    if only_negative:
+        mixed_N1 = mixed_N1.where(advantage_N1 < 0, 0.0)
+    factor_NT = 1 - mixed_N1 + mixed_N1 * evidence_NT.clamp(1 - weight_clip, 1 + weight_clip)
+    return (advantage_N1 * factor_NT).where(mask_NT | rewards_N.isnan()[:, None], 0.0).float()
+
+
+@for_tokens(TokenKind.WORD)
+def gated(
+    rewards_N: torch.Tensor,
+    groups_N: torch.Tensor,
+    told_logprobs_NT: torch.Tensor,
+    logprobs_NT: torch.Tensor,
+    mask_NT: torch.Tensor,
+    *,
+    told_weight: float = 0.1,
+    sharpness: float = 5.0,
+) -> torch.Tensor:
+    """The advantage of `group_relative`, plus told_weight times a gate that is open for the tokens which knowing the answer makes
+    more likely: SDAR (Lu et al., Self-Distilled Agentic RL, arXiv 2605.15155; `compute_sdar_loss` of ms-swift's
+    `rl_core/advantage.py`).
+
+    The gate is the sigmoid of sharpness times a token's log-probability with the answer in the prompt less that without. GRPO's
+    loss plus told_weight times SDAR's, the mean over tokens of gate times that difference, has this gradient at the first update
+    of a step; in later ones the gate stays and the ratio's bounds hold for both.
+
+    The first five as in `evidence_weighted`. sharpness: 0 gives all tokens the same, one half of told_weight.
+
+    Returns float32 [N, T]: 0 for tokens that aren't trained, NaN in rollouts whose reward is NaN.
+    """
+    gate_NT = (sharpness * (told_logprobs_NT.double() - logprobs_NT.double())).sigmoid()
+    found_NT = group_relative(rewards_N, groups_N).double()[:, None] + told_weight * gate_NT
+    return found_NT.where(mask_NT | rewards_N.isnan()[:, None], 0.0).float()

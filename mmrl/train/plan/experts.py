@@ -1,0 +1,99 @@
+"""The MLPs of the language model's layers: one, or experts of which each token goes through some.
+
+Experts are counted as transformers computes them by default, all of a layer in two grouped products (`grouped_mm`, its
+integrations/moe.py): each token is copied for each of its experts, and the copies are sorted by expert. b is the bytes of a
+weight.
+"""
+
+from __future__ import annotations
+
+from mmrl.train.plan.shapes import Experts, Shapes
+from mmrl.train.plan.trained import FULL, Trained
+
+INDEX = 8
+"""Bytes of an index."""
+INDICES = 4
+"""Indices that are kept of each copy: the expert, the token, and the order of copies and back."""
+
+
+def kinds(shapes: Shapes) -> list[tuple[int, Experts | None]]:
+    """(number of layers, their experts)."""
+    t = shapes.text
+    return [(n, experts) for n, experts in ((t.layers - t.sparse, None), (t.sparse, t.experts)) if n]
+
+
+def kept(shapes: Shapes, experts: Experts | None, b: int, weights: Trained | None) -> int:
+    """Bytes per token that a layer's MLP keeps for the backward pass, its adapters included. weights: those that are trained;
+    None for all. By a frozen matrix only what gradients of its input need is kept."""
+    t = shapes.text
+    plain, many = weights is None or weights.plain, 4 if weights is None or weights.plain else 3
+    if experts is None:
+        return many * b * t.inner + _adapters(shapes, t.inner, b, weights)
+    copies = experts.chosen * (b * ((2 if plain else 1) * t.hidden + many * experts.inner + 1) + INDICES * INDEX)
+    scores = FULL * experts.count + 3 * FULL * experts.chosen + (FULL * t.hidden if experts.precise and plain and b < FULL else 0)
+    if weights is not None and weights.penalised:
+        scores += 2 * FULL * experts.count  # a softmax and the logits, for both penalties
+    found = copies + scores + many * b * experts.shared
+    return found + (_adapters(shapes, experts.shared, b, weights) if experts.shared else 0)
+
+
+def _adapters(shapes: Shapes, inner: int, b: int, weights: Trained | None) -> int:
+    """What the adapters of an MLP of this width keep: their inputs, in float32 as they are."""
+    if weights is None or weights.plain:
+        return 0
+    t, first = shapes.text, {"gate_proj", "up_proj"} & weights.adapted
+    own = FULL * inner * ("down_proj" in weights.adapted)
+    return own + FULL * t.hidden * (bool(first) if b == FULL else len(first))
+
+
+def passing(shapes: Shapes, b: int) -> int:
+    """Bytes per token that are there for a moment in a layer's forward pass, beside what it keeps: the copies of experts,
+    weighted, and in the order of tokens again."""
+    experts = shapes.text.experts
+    return 2 * b * experts.chosen * shapes.text.hidden if experts else 0
+
+
+def without_gradients(shapes: Shapes, b: int) -> int:
+    """Bytes per token that a layer holds at once where nothing is kept."""
+    t, experts = shapes.text, shapes.text.experts
+    one = b * (3 * t.inner + 3 * t.hidden) if t.layers > t.sparse else 0
+    if experts is None:
+        return one
+    copies = b * experts.chosen * (2 * t.hidden + max(2 * t.hidden, 3 * experts.inner))
+    return max(one, copies + FULL * experts.count + b * 3 * t.hidden)
+
+
+def multiplied(shapes: Shapes) -> int:
+    """Weights of all layers' MLPs that a token is multiplied with: those of its experts and the router."""
+    return sum(n * int(_layer(shapes, experts, experts.chosen if experts else 0)) for n, experts in kinds(shapes))
+
+
+def read(shapes: Shapes, tokens: float) -> float:
+    """Weights of all layers' MLPs that so many tokens read together, if they choose experts at random: each expert that any of
+    them goes through."""
+    found = 0.0
+    for n, experts in kinds(shapes):
+        hit = experts.count * (1 - (1 - experts.chosen / experts.count) ** tokens) if experts else 0
+        found += n * _layer(shapes, experts, hit)
+    return found
+
+
+def _layer(shapes: Shapes, experts: Experts | None, many: float) -> float:
+    """Weights of a layer's MLP, with so many of its experts."""
+    t = shapes.text
+    if experts is None:
+        return 3 * t.hidden * t.inner
+    return t.hidden * (experts.count + 3 * experts.shared + 3 * experts.inner * many)
+
+
+def moved(shapes: Shapes, b: int) -> float:
+    """Bytes per token that the operations between the products read and write, in all layers' MLPs."""
+    t = shapes.text
+    found = 0
+    for n, experts in kinds(shapes):
+        if experts is None:
+            found += n * 5 * b * t.inner
+        else:  # copies are made, weighted, put back into order and added up
+            copies = experts.chosen * (5 * experts.inner + 7 * t.hidden)
+            found += n * (b * (copies + 5 * experts.shared) + 4 * FULL * experts.count)
+    return found

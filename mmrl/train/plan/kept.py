@@ -1,0 +1,101 @@
+"""The activations of an update, in bytes.
+
+They are counted operation by operation, as transformers' layers save them for the backward pass in evaluation mode with masked
+attention; tests compare the counts with the bytes that torch saves on a CPU. Widths are named as in `mmrl.train.plan.shapes`; b
+is the bytes of a weight.
+"""
+
+from __future__ import annotations
+
+from mmrl.train.plan import experts
+from mmrl.train.plan.shapes import Shapes
+from mmrl.train.plan.trained import FULL, Trained
+from mmrl.train.plan.workload import Micro
+
+
+def text_layers(shapes: Shapes, b: int, weights: Trained | None = None, dense: bool = True) -> list[tuple[int, int]]:
+    """(number of layers of the language model, bytes per token that each of them keeps for the backward pass). The arguments are
+    those of `_attention`."""
+    own = _attention(shapes, b, weights, dense)
+    return [(n, own + experts.kept(shapes, kind, b, weights)) for n, kind in experts.kinds(shapes)]
+
+
+def _attention(shapes: Shapes, b: int, weights: Trained | None, dense: bool) -> int:
+    """What a layer keeps besides its MLP. weights: those that are trained; None for all. dense: attention has a mask of all pairs
+    of tokens, and torch repeats keys and values for every head."""
+    t = shapes.text
+    attention = 2 * b * t.q + 2 * b * (t.q if dense else t.k) + FULL * t.heads  # queries, the output; log-sum-exps
+    plain = weights is None or weights.plain
+    if t.turned < 1 and dense and (plain or b == FULL):  # the rest of a head is joined to it, so that the output is copied
+        attention += b * t.q
+    if t.norms:  # of queries and keys; by a frozen weight only the input is kept
+        attention += (FULL + plain * b) * (t.q + t.k) + FULL * (t.heads + t.kv_heads)
+    if plain or weights is None:  # a norm keeps its input in float32, scaled and weighted, and a root
+        norms = 2 * ((3 * FULL if b == FULL else FULL + 2 * b) * t.hidden + FULL)
+        return norms + attention
+    found = 2 * FULL * (t.hidden + 1) + attention + FULL * weights.rank * len(weights.adapted)
+    first = {"q_proj", "k_proj", "v_proj"} & weights.adapted
+    if b == FULL:  # adapters of the same input share it
+        return found + FULL * t.hidden * bool(first)
+    return found + FULL * (t.hidden * len(first) + t.q * ("o_proj" in weights.adapted))  # in float32, as adapters are
+
+
+def vision_layer(shapes: Shapes, b: int) -> int:
+    """Bytes per patch that a layer of the vision tower keeps for the backward pass."""
+    v = shapes.vision
+    if shapes.gated:
+        norms = 2 * ((3 * FULL if b == FULL else FULL + 2 * b) * v.hidden + FULL)
+        inner = 4 * b * v.inner
+    else:
+        norms = 2 * (2 * b * v.hidden + 2 * b)
+        inner = (3 if shapes.family == "qwen2_vl" else 2) * b * v.inner  # GELU with a sigmoid keeps the sigmoid too
+    many = 7 if v.context else 6  # queries, keys, values together and rotated; the output, of GLM's for each picture and of all
+    return norms + many * b * v.hidden + FULL * v.heads + inner
+
+
+def merger(shapes: Shapes, b: int) -> int:
+    """Bytes per token of a picture that its projector keeps for the backward pass."""
+    v = shapes.vision
+    if not v.context:
+        return v.merged * 3 * b * (1 + v.taps)
+    norm = (2 * FULL if b == FULL else FULL + b) * v.merged  # then the strided convolution, a norm, and an MLP with a gate
+    return norm + b * (v.merged + 4 * v.out + 4 * v.context)
+
+
+def _tower(shapes: Shapes, micro: Micro, b: int, weights: Trained | None) -> int:
+    """Bytes that a layer of the tower keeps of a micro-batch."""
+    return vision_layer(shapes, b) * micro.patches if weights is None or weights.vision else 0
+
+
+def activations(
+    shapes: Shapes,
+    micro: Micro,
+    b: int,
+    checkpointing: bool = False,
+    weights: Trained | None = None,
+    dense: bool = True,
+    offload: bool = False,
+) -> int:
+    """Bytes that a forward pass keeps for the backward pass, without logits. With checkpointing, each layer keeps its input;
+    `recompute_bytes` comes on top. weights: those that are trained; None for all. dense: see `_attention`. offload: of these
+    inputs, two are on the device at a time."""
+    t, v, tokens = shapes.text, shapes.vision, micro.tokens
+    tower = _tower(shapes, micro, b, weights)
+    found = int(2 * b * t.turned * t.head_dim) * tokens  # cosines and sines
+    if dense:
+        found += b * micro.rows * micro.length**2  # the mask, which all layers share
+    found += (2 * FULL if b == FULL else FULL + b) * t.hidden * tokens + b * t.hidden * micro.targets  # the last norm
+    inputs, towers = (min(2, n) if offload else n for n in (t.layers, v.layers))
+    found += tokens * (inputs * b * t.hidden if checkpointing else sum(n * x for n, x in text_layers(shapes, b, weights, dense)))
+    if not tower:
+        return found
+    merged = micro.patches // v.merge**2 * merger(shapes, b)
+    before = micro.patches * v.hidden * (2 * FULL if b == FULL else FULL + b if shapes.gated else b)
+    fixed = micro.patches * (b * v.values + 2 * FULL * (v.hidden // v.heads)) + merged + before
+    return found + fixed + (towers * b * v.hidden * micro.patches if checkpointing else v.layers * tower)
+
+
+def recompute_bytes(shapes: Shapes, micro: Micro, b: int, weights: Trained | None = None, dense: bool = True) -> int:
+    """Bytes of the one layer that checkpointing recomputes at a time."""
+    text = max(size for _, size in text_layers(shapes, b, weights, dense))
+    return max(text * micro.tokens, _tower(shapes, micro, b, weights))

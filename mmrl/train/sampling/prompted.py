@@ -1,0 +1,37 @@
+"""The rollouts of a step as answers to other prompts, to compare what the policy says of their tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from mmrl.api.episodes import Conversation
+from mmrl.api.errors import NoGold
+from mmrl.api.interfaces import Task
+from mmrl.api.types import Prompt, Rollout
+from mmrl.rollout.collector import Collector
+from mmrl.train.sampling.hints import with_hint
+
+
+def prompted(
+    rollouts: Sequence[Rollout], collector: Collector, changed: Callable[[Conversation], Prompt | None]
+) -> list[Conversation]:
+    """The same tokens after changed prompts, one for all rollouts of a prompt. changed: gives None to leave a prompt as it is.
+    Rollouts of other ranks stay as they are."""
+    talks = [r for r in rollouts if isinstance(r, Conversation)]
+    seen = {(r.group, id(r.inputs)): r for r in talks if not r.is_stub}
+    prompts = {key: prompt for key, r in seen.items() if (prompt := changed(r)) is not None}
+    inputs = dict(zip(prompts, collector.encode(list(prompts.values())), strict=True))
+    return [r.answering(prompts[key], inputs[key]) if (key := (r.group, id(r.inputs))) in prompts else r for r in talks]
+
+
+def told_rollouts(rollouts: Sequence[Rollout], collector: Collector, tasks: Mapping[str, Task]) -> list[Conversation]:
+    """As answers to prompts that tell the whole gold completion, for self-distillation. Prompts without one stay."""
+    return prompted(rollouts, collector, partial(_told, tasks=tasks))
+
+
+def _told(rollout: Conversation, tasks: Mapping[str, Task]) -> Prompt | None:
+    try:
+        return with_hint(rollout.prompt, tasks[rollout.prompt.task], 1.0)
+    except NoGold:
+        return None

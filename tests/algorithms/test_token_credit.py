@@ -1,0 +1,74 @@
+"""Credit of tokens by verl's optimal baseline and ms-swift's self-distillation, against what these gave, and slow loops."""
+
+import itertools
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from mmrl.algorithms.group_baselines import optimal_token_baseline
+from mmrl.algorithms.presets import load_algorithm
+
+ROWS = [json.loads(line) for line in (Path(__file__).parents[1] / "golden" / "objectives.jsonl").read_text().splitlines()]
+TOKENS, TOLD = ([r for r in ROWS if name in r] for name in ("token_credit", "told_credit"))
+NAN = float("nan")
+
+
+def test_the_table_is_whole():
+    assert len(TOKENS) == 12 and len(TOLD) == 8
+
+
+def padded(rows):
+    width = max(map(len, rows))
+    return torch.tensor([[*row, *[0.0] * (width - len(row))] for row in rows], dtype=torch.float64)
+
+
+@pytest.mark.parametrize("row", TOKENS, ids=lambda row: row["name"])
+def test_credit_of_tokens_is_theirs(row):
+    mask = padded([[1.0] * len(paid) for paid in row["paid"]]).bool()
+    algorithm = load_algorithm((settings := dict(row["settings"])).pop("algorithm"), settings)
+    found = algorithm.advantage(padded(row["paid"]), torch.tensor(row["groups"]), padded(row["slopes"]), mask)
+    np.testing.assert_allclose(found.numpy(), padded(row["token_credit"]).numpy(), atol=2e-6)
+
+
+@pytest.mark.parametrize("row", TOLD, ids=lambda row: row["name"])
+def test_credit_from_a_policy_that_knows_the_answer_is_theirs(row):
+    """A quarter into the stage. A failed rollout counts in no mean, and is NaN."""
+    algorithm = load_algorithm((settings := dict(row["settings"])).pop("algorithm"), settings)
+    more = {"rewards": [NAN], "told": [[0.0] * 6], "logprobs": [[0.0] * 6], "mask": [[1.0] * 6]}
+    table = {key: torch.tensor([*row[key], *value], dtype=torch.float64) for key, value in more.items()}
+    given = {"rewards_N": table["rewards"], "told_logprobs_NT": table["told"], "logprobs_NT": table["logprobs"]}
+    given |= {"mask_NT": table["mask"].bool(), "groups_N": torch.arange(9) // 4 % 2, "progress_N": torch.full((9,), 0.25)}
+    found = algorithm.advantage(*(given[name] for name in algorithm.needs))
+    np.testing.assert_allclose(found[:8].numpy(), row["told_credit"], rtol=1e-4, atol=1e-5)
+    assert found[8].isnan().all()
+
+
+@pytest.mark.parametrize("tail", [True, False])
+def test_the_optimal_token_baseline_one_place_at_a_time(tail):
+    """With scores that failed. Of all baselines at a place it has the least mean of energy times squared advantage."""
+    rng = np.random.default_rng(5)
+    for _ in range(40):
+        paid, slopes, groups = rng.normal(size=(6, 4)), rng.random((6, 4)), rng.integers(0, 3, 6)
+        lengths, failed = rng.integers(0, 5, 6), rng.random(6) < 0.2
+        paid[failed] = NAN
+        mask = np.arange(4) < lengths[:, None]
+        found = optimal_token_baseline(*map(torch.tensor, (paid, groups, slopes, mask)), tail=tail).double().numpy()
+        for n, t in itertools.product(range(6), range(4)):
+            group = [m for m in range(6) if groups[m] == groups[n] and lengths[m] and not failed[m]]
+            to_go = {m: sum(paid[m, t : lengths[m]]) for m in group if t < lengths[m]}
+            if failed[n] or n not in to_go or len(group) < 2:
+                assert math.isnan(found[n, t]) if failed[n] else found[n, t] == 0
+            elif len(to_go) == 1:
+                assert found[n, t] == pytest.approx(to_go[n] if tail else 0.0, abs=1e-6)
+            else:
+                baseline = to_go[n] - found[n, t]
+                energy = [sum(slopes[m, : t + 1]) for m in to_go]
+                spread = [np.dot(energy, (np.array([*to_go.values()]) - baseline - shift) ** 2) for shift in (-1e-3, 0, 1e-3)]
+                assert min(spread) == spread[1]
+    groups, slopes = torch.arange(150) // 3, torch.rand(150, 1, generator=torch.Generator().manual_seed(0)).double() ** 0.5
+    equal = optimal_token_baseline(torch.full((150, 1), 0.1).double(), groups, slopes, torch.ones(150, 1).bool())
+    assert not equal.any(), "exactly 0, so that the groups are left out"

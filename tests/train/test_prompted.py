@@ -1,0 +1,56 @@
+"""Rollouts as answers to prompts that tell the gold completion."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import vlm_cases as cases
+from mmrl.algorithms.presets import load_algorithm
+from mmrl.api.errors import NoGold, UserError
+from mmrl.api.interfaces import Task
+from mmrl.config.sections import RlStage
+from mmrl.train.checks.gold_rewards import check_answers_known
+from mmrl.train.sampling.hints import HINT
+from mmrl.train.sampling.prompted import told_rollouts
+
+
+class Knows:
+    """A task that knows the answer to one prompt."""
+
+    def hint(self, prompt, share):
+        if prompt.id != "p1":
+            raise NoGold("none")
+        return f"{share:g} of red"
+
+
+def test_the_same_tokens_follow_a_prompt_that_tells_the_answer():
+    vlm = cases.policy("qwen2_5_vl")
+    own = cases.rollouts(vlm, [cases.prompt(1), cases.prompt(2)], group=2)
+    read = []
+
+    class Reads:
+        def encode(self, prompts):
+            read.extend(prompts)
+            return [vlm.encode(p) for p in prompts]
+
+    found = told_rollouts(own, Reads(), {"": Knows()})
+    assert [p.id for p in read] == ["p1"] and read[0].text.endswith(f"{HINT}1 of red"), "once for all its rollouts"
+    assert found[2:] == own[2:] and found[0].inputs is found[1].inputs, "without a gold completion it stays"
+    assert [r.turns[0].token_ids for r in found] == [r.turns[0].token_ids for r in own]
+    with torch.no_grad():
+        before, after = (cases.naive_logprobs(vlm, r, 1.0) for r in (own[0], found[0]))
+    assert len(before) == len(after) and (before - after).abs().max() > 1e-4
+
+
+def test_where_no_task_knows_an_answer_none_can_be_told():
+    class Nothing(Task):
+        def gold(self, prompt):
+            raise NoGold("none")
+
+    stage, splits = RlStage(kind="rl", steps=1, algorithm="rlsd"), lambda label, split: [cases.prompt(1)]
+    config = SimpleNamespace(weights=lambda stage: dict.fromkeys(("a", "b"), 1.0))
+    given = (config, 0, stage, load_algorithm("rlsd", {}))
+    check_answers_known(*given, {"a": Nothing(), "b": Task()}, splits)
+    with pytest.raises(UserError, match=r"rlsd tells the policy the gold completion, and no prompt of a, b has one: write gold"):
+        check_answers_known(*given, {"a": Nothing(), "b": Nothing()}, splits)
