@@ -123,7 +123,7 @@ def add_adapters(model: Any, config: LoraConfig, seed: int, device: torch.device
     quantise(model, quantised_layers(model, config.nf4), device or torch.device("cpu"))
     settings = peft.LoraConfig(
         r=config.rank,
-        lora_alpha=config.alpha,
+        lora_alpha=config.alpha,  # type: ignore[arg-type]
         target_modules=found,
         lora_dropout=0.0,
         use_rslora=config.use_rslora,

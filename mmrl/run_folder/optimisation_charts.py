@@ -74,6 +74,13 @@ OPTIMISATION = (
         zero=True,
         hint="Share of a group's votes for its most frequent answer. It may rise towards a wrong one: watch evaluations.",
     ),
+    Chart(
+        title="Consistency",
+        keys=("consistency/paid_share", "consistency/confidence"),
+        unit="%",
+        zero=True,
+        hint="Share of the completions with the bonus, and how sure the reference model is of right answers after their thoughts.",
+    ),
     Chart(title="Voters", keys=("votes/voters",), zero=True, hint="Answers of a group that could be read, and so voted."),
     Chart(
         title="Share of the prompts, by task",
