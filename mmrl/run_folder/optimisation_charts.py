@@ -79,7 +79,7 @@ OPTIMISATION = (
         keys=("consistency/paid_share", "consistency/confidence"),
         unit="%",
         zero=True,
-        hint="Share of the completions with the bonus, and how sure the reference model is of right answers after their thoughts.",
+        hint="Share of the completions with the bonus; how sure the reference model is of right answers after their thoughts.",
     ),
     Chart(title="Voters", keys=("votes/voters",), zero=True, hint="Answers of a group that could be read, and so voted."),
     Chart(
