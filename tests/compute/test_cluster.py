@@ -303,7 +303,7 @@ def test_an_engine_with_vllm_holds_the_weights_on_its_gpu_once(tmp_path, monkeyp
     made = {}
 
     class Noted:
-        def __init__(self, policy, settings, batch_size, max_context, device):
+        def __init__(self, policy, settings, batch_size, max_context, device, routes):
             made.update(policy=policy.device, vllm=device)
 
         def ready(self): ...

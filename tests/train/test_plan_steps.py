@@ -82,6 +82,9 @@ PASSES = {
     "masked images": ({"perception": {"coef": 0.01}}, ""),
     "masked images that learn": ({"perception": {"coef": 0.01, "gradient": "both"}, "minibatches": 2}, ""),
     "vppo": ({"algorithm": "vppo"}, ""),
+    "sdar": ({"algorithm": "sdar"}, ""),
+    "consistency": ({"consistency": {}}, ""),
+    "consistency without a penalty": ({"consistency": {}, "kl_coef": 0.0}, ""),
     "a loss that measures": ({"algorithm": "pacs", "epochs": 2}, ""),
     "experts": ({"experts": {"aux_loss_coef": 0.01}, "minibatches": 2}, "tiny:qwen3_vl_moe:hidden=32,layers=1"),
 }

@@ -43,14 +43,16 @@ Box = tuple[float, float, float, float]
 class Action:
     """One action on a screen."""
 
-    kind: ActionKind
+    kind: ActionKind | Literal["select"]
+    """`select`, which chooses an option of a list, is in recorded steps alone: no screen can do it."""
     at: Point | None = None
     """The point of a click, a press or a hover, the start of a drag (by default where the pointer is), the point of a scroll (by
-    default the middle of the screen), or of the field that is clicked before a text is typed (by default none)."""
+    default the middle of the screen), or of the field that is clicked before a text is typed (by default none);
+    of the list of a select."""
     to: Point | None = None
     """The end of a drag."""
     text: str = ""
-    """The text to type; the key, such as Enter or Control+A; the app or page to open; the answer."""
+    """The text to type; the key, such as Enter or Control+A; the app or page to open; the answer; the option to select."""
     direction: Direction | None = None
     """The direction of a scroll: `down` shows what is further down."""
 

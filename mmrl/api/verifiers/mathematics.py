@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from mmrl.api.errors import UserError
@@ -39,6 +40,11 @@ _DELIMITER = re.compile(r"\$|\\[()\[\]]|\\boxed")
 _TERM = re.compile(r"[-+=|,]")
 MAX_TERMS = 500
 """Largest number of terms or elements of a formula: parsing takes milliseconds for each."""
+_PART = re.compile(r"(\\boxed\s*\{|(?<!\\)(?:\$\$?|\\[()\[\]])|(?<=\s)\[)")
+"""The delimiters that math-verify reads formulas between."""
+_FACTOR = re.compile(r"\\text\s*\{[^{}]*\}|\\?[A-Za-z]|\d+")
+MAX_FACTORS = 400
+"""Largest number of letters, commands and numbers of a formula, a text in it being one: parsing takes milliseconds for each."""
 _UNION = re.compile(r"\\c[au]p(?![A-Za-z])")
 MAX_UNIONS = 16
 """Largest number of unions and intersections in a text: comparing them takes cubic time."""
@@ -78,7 +84,8 @@ def answers_match(completion: str, answer: str) -> bool:
 
 def is_too_expensive(text: str) -> bool:
     """Whether math-verify would take minutes or hours for a text: texts longer than `MAX_MATH`, towers of powers, high powers of
-    sums, factorials, sums and sets of hundreds of terms, many unions, deeply nested brackets. The check takes linear time."""
+    sums, factorials, sums, products and sets of hundreds of terms, many unions, deeply nested brackets. The check takes linear
+    time."""
     if len(text) > MAX_MATH:
         return True
     text = _PYTHON.sub("^", text)
@@ -95,10 +102,29 @@ def is_too_expensive(text: str) -> bool:
         or bool(_EXP.search(text))
         or (any(c in text for c in "$\\[") and any(p.search(text) for p in (_FACTORIAL, _GAMMA, _ROUNDED, _CHOOSE)))
         or any(len(_TERM.findall(formula)) > MAX_TERMS for formula in _DELIMITER.split(text)[1:])
+        or any(len(_FACTOR.findall(formula)) > MAX_FACTORS for formula in _formulas(text))
         or len(_UNION.findall(text)) > MAX_UNIONS
         or _towers(text)
         or _nested(text) > 20
     )
+
+
+def _formulas(text: str) -> Iterator[str]:
+    """What math-verify may read as formulas, up to delimiters in them: boxes, and what stands between dollars or brackets. A
+    dollar behind a digit opens none, and one formula between dollars has no line break."""
+    before, *parts = _PART.split(text)
+    between = False  # dollars
+    for place, (sign, part) in enumerate(zip(parts[::2], parts[1::2], strict=True)):
+        closed = 2 * place + 2 < len(parts)
+        if sign[0] == "$":
+            between = not between and not before[-1:].isdigit() and closed and not (sign == "$" and "\n" in part)
+        before = part
+        if sign[0] == "[":
+            yield part.partition("]")[0]
+        elif sign.startswith("\\b"):
+            yield part if between else part[: _closed(part, 0)]
+        elif between or (closed and sign in ("\\(", "\\[")):
+            yield part
 
 
 def _towers(text: str) -> bool:

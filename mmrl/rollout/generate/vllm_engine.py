@@ -16,6 +16,7 @@ from packaging.version import InvalidVersion, Version
 
 from mmrl.api.errors import UserError, shorten
 from mmrl.config.sections import ComputeConfig
+from mmrl.policies.vlm.experts import has_experts
 from mmrl.policies.vlm.thinkers import whole_config
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.rollout.generate.vllm_inputs import VllmInputs, refusal
@@ -91,6 +92,9 @@ def check_engine(
         whole = EngineArgs(**arguments).create_engine_config()
         if whole.model_config.using_transformers_backend():  # which changes transformers' classes, the learner's too
             whole = EngineArgs(**arguments | apart(settings)).create_engine_config()
+    if whole.model_config.using_transformers_backend() and has_experts(policy.model):  # Kimi K2.5, seen in 0.32
+        why = "vLLM runs transformers' own class of it, which doesn't take its weights by their published names"
+        raise UserError(refusal(policy, why))
     check_served(policy, whole.model_config, device)
     with _refusing(policy, "its processor can't be made in vLLM"):
         reader = MULTIMODAL_REGISTRY.create_processor(whole.model_config)
@@ -133,9 +137,6 @@ def check_served(policy: VLM, config: Any, device: torch.device) -> None:
 
     if found.looks_ahead and not CPUAttentionBackend.supports_mm_prefix():
         raise UserError(refusal(policy, "tokens of its pictures see later ones, which vLLM's attention on a CPU can't do"))
-    if config.use_mla and policy.model.dtype == torch.float32:
-        why = refusal(policy, "on a CPU vLLM computes its latent attention in 16 bits alone")
-        raise UserError(f'{why}, or policy.dtype = "bfloat16"')  # seen in 0.32
     if "linear_attention" in found.attention:
         check_linear_attention(policy)
     size, served = config.get_head_size(), CPUAttentionBackend.get_supported_head_sizes()

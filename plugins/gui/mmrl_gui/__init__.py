@@ -71,7 +71,7 @@ def _data() -> list[TaskSpec]:
             act,
             {"action@mind2web": 1.0, "format": 0.1},
             "the same, scored as Multimodal-Mind2Web",
-            kinds=["click", "type"],
+            kinds=["click", "type", "select"],
             metric="gui/action@mind2web",
         ),
         task("next-action@ui-r1", act, r1, "the same, as in UI-R1", style="ui-r1", kinds=kinds, metric="gui/coordinate@ui-r1"),

@@ -14,10 +14,11 @@ from mmrl.api.simulators.gui import ACTION_KINDS, Action, Box
 from mmrl.api.tasks.option_checks import check_choice, check_integer, check_type
 from mmrl.api.tasks.tables import DataTable
 from mmrl_gui import asking, published
-from mmrl_gui.actions import STYLES, as_data, of_data, write
+from mmrl_gui.actions import FILLS, STYLES, as_data, of_data, write
 from mmrl_gui.data_task import means
 from mmrl_gui.episode_layouts import PIXELS
 from mmrl_gui.geometry import middle
+from mmrl_gui.names import SELECT
 from mmrl_gui.splits import Data, size_of
 from mmrl_gui.tables import Table
 from mmrl_gui.trajectories import ONLY, PLACES, Steps, checked, in_pixels, steps
@@ -28,7 +29,7 @@ class Acts(Data):
     """Base class of the tasks whose answer is an action."""
 
     kinds: Sequence[str] = ACTION_KINDS
-    """Kinds of action; steps with other kinds are left out."""
+    """Kinds of action, of `mmrl.api.simulators.gui.ACTION_KINDS` and `select`; steps with other kinds are left out."""
     only: str = "all"
     """Recorded episodes to use: all, or success. Episodes count as successful if a table doesn't say."""
 
@@ -43,7 +44,7 @@ class Acts(Data):
         if not isinstance(self.kinds, list | tuple) or not self.kinds or not all(isinstance(k, str) for k in self.kinds):
             raise UserError(f'kinds = {self.kinds!r:.60} must be a list of actions, such as ["click", "type"]')
         for kind in self.kinds:
-            check_choice("kinds", kind, ACTION_KINDS)
+            check_choice("kinds", kind, (*ACTION_KINDS, SELECT))
         super().__post_init__()
 
     def rows(self, found: list[Table]) -> tuple[DataTable, Sequence[str]]:
@@ -53,7 +54,8 @@ class Acts(Data):
     def wanted(self, rows: DataTable) -> Sequence[int]:
         assert isinstance(rows, Steps)
         won = [n for n in range(len(rows)) if self.only == "all" or rows.won[n]]
-        return won if set(self.kinds) == set(ACTION_KINDS) else [n for n in won if self._kind(rows, n) in (None, *self.kinds)]
+        every = {*ACTION_KINDS, *((SELECT,) if rows.selects else ())}
+        return won if every <= set(self.kinds) else [n for n in won if self._kind(rows, n) in (None, *self.kinds)]
 
     @staticmethod
     def _kind(rows: Steps, number: int) -> str | None:
@@ -71,10 +73,13 @@ class Acts(Data):
         action, found = in_pixels(row["action"], row["box"], self._places(row), size)
         # GUI-Odyssey's boxes are a model's, and need not be around the click
         box = checked(action, found, size, around=row["places"] is None)
-        if action.kind == "type" and action.at and self.style == "brief":
-            raise ValueError("the style brief has no place for what is typed: choose another")
+        if action.kind not in self.kinds:
+            raise ValueError(f"its action is {action.kind}, which isn't in kinds: add it there")
+        if action.kind in FILLS and action.at and self.style == "brief":
+            raise ValueError("the style brief has no place for what is typed or selected: choose another")
         true = {"action": as_data(action), "box": list(box) if box else None}
         meta = self.meta("action", size, boxes=[box] if box else [], true=true, kind=action.kind, picture=0)
+        meta |= {"selects": True} if SELECT in self.kinds else {}
         meta |= more | {"category": row["category"]} if row["category"] else {}
         published_box = box or found if self.style == "uishift" else box  # there a box without an area is hit on its line
         return Prompt(id=row["id"], messages=[user_message(text, *images)], answer=self._answer(action, published_box), meta=meta)

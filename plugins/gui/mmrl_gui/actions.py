@@ -17,7 +17,7 @@ from mmrl.api.simulators.gui import DIRECTIONS, Action, Box, Element, Point
 from mmrl_gui.calls import call_of, last_action, written_call
 from mmrl_gui.coordinates import Numbers
 from mmrl_gui.geometry import is_number, middle
-from mmrl_gui.names import IMPOSSIBLE, KINDS, NoAction, is_held, key_of, kind_of
+from mmrl_gui.names import IMPOSSIBLE, KINDS, WITH_SELECT, NoAction, is_held, key_of, kind_of
 from mmrl_gui.names import plain as _name
 from mmrl_gui.reading import BOX_KEYS, POINT_KEYS, json_said, point_in, quoted, said
 
@@ -37,14 +37,16 @@ _AMOUNTS = ("pixels", "amount", "clicks", "page")
 _BUTTONS = {"right": "right-click", "middle": "middle-click", "wheel": "middle-click"}
 _ELEMENT_KEYS = ("element", "element_id", "index", "id", "ref")
 OPPOSITE = {"up": "down", "down": "up", "left": "right", "right": "left"}
-_SPOKEN = ("type", "key", "open", "answer")
+_SPOKEN = ("type", "key", "open", "answer", "select")
 """Verbs of the brief style whose argument is all the text after them."""
 _VERB = re.compile(r"[A-Za-z][A-Za-z_-]{0,30}")
 _IN_BRACKETS = re.compile(r"\[(.*)\]", re.DOTALL)
 POINTED = ("click", "double-click", "triple-click", "right-click", "middle-click", "long-press", "hover")
 """Kinds that need a place, on which they act."""
-_MAYBE_PLACED = ("scroll", "type")
-"""Kinds that may have a place: the middle of what is scrolled, the field that is clicked and typed into."""
+FILLS = ("type", "select")
+"""Kinds that fill a field, which they may place: a text is typed into it, or one of its options chosen."""
+_MAYBE_PLACED = ("scroll", *FILLS)
+"""Kinds that may have a place: the middle of what is scrolled, the field that is filled."""
 _FROM_POINTER = ("drag", "drag_to", "dragto", "left_click_drag")
 """Drags that may say only where they end (OSWorld's DRAG_TO, computer_use), and `start_coordinate` beside it (Anthropic's)."""
 _START_KEYS = ("start_coordinate", "start_point", "start", "start_box", "from", "from_coord")
@@ -55,11 +57,17 @@ PLACED = ("x", "y", "to_x", "to_y")
 AS_IT_STANDS = Numbers()
 
 
-def read(text: str, numbers: Numbers = AS_IT_STANDS, elements: Sequence[Element] = (), tags: bool = False) -> Action:
+def read(
+    text: str,
+    numbers: Numbers = AS_IT_STANDS,
+    elements: Sequence[Element] = (),
+    tags: bool = False,
+    names: Mapping[str, str] = KINDS,
+) -> Action:
     """The one action of a completion, with positions in pixels.
 
     numbers: format of its positions. elements: those that `click [3]` and `"element": 3` refer to, from 1. tags: require an
-    answer tag. Raises NoAction.
+    answer tag. names: of the actions that may be done, each with its kind, see `names.offered`. Raises NoAction.
     """
     answer, why = said(numbers.order.without_tokens(text), tags)
     if answer is None:
@@ -68,21 +76,23 @@ def read(text: str, numbers: Numbers = AS_IT_STANDS, elements: Sequence[Element]
     if not plain:
         raise NoAction("there is no action: nothing was said")
     line = last_action(plain)
-    if call := call_of(line):
-        return made(*call, numbers, elements)
+    if call := call_of(line, names):
+        return made(*call, numbers, elements, names)
     verb = _VERB.match(line)
-    if "\n" not in line and verb and ("{" not in line or _name(verb[0]) in _SPOKEN):
-        return _brief(line, verb[0], numbers, elements)
+    if "\n" not in line and verb and ("{" not in line or _is_spoken(_name(verb[0]), names)):
+        return _brief(line, verb[0], numbers, elements, names)
     found = json_said(plain) or quoted(plain)
     if found is None:
         raise NoAction(f"there is no one action in {plain[:60]!r}")
-    return of_json(found, numbers, elements)
+    return of_json(found, numbers, elements, names)
 
 
 # -- JSON -------------------------------------------------------------------------------------------------------------------
 
 
-def of_json(value: Any, numbers: Numbers = AS_IT_STANDS, elements: Sequence[Element] = ()) -> Action:
+def of_json(
+    value: Any, numbers: Numbers = AS_IT_STANDS, elements: Sequence[Element] = (), names: Mapping[str, str] = KINDS
+) -> Action:
     """The action of a JSON value: an object, or a list of one. Raises NoAction."""
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
@@ -98,16 +108,18 @@ def of_json(value: Any, numbers: Numbers = AS_IT_STANDS, elements: Sequence[Elem
     known = [(key, _name(value[key])) for key in _KIND_KEYS if isinstance(value.get(key), str)]
     if not known:
         raise NoAction(f"there is no action in {value!r:.60}")
-    key, name = next(((k, n) for k, n in known if n in KINDS), known[0])
-    if name not in KINDS:
+    key, name = next(((k, n) for k, n in known if n in names), known[0])
+    if name not in names:
         raise NoAction(f"there is no action called {value[key]!r:.40}")
     fields = {k: v for k, v in value.items() if k != key}
-    return made(name, fields, numbers, elements)
+    return made(name, fields, numbers, elements, names)
 
 
-def made(name: str, fields: Mapping[str, Any], numbers: Numbers, elements: Sequence[Element]) -> Action:
+def made(
+    name: str, fields: Mapping[str, Any], numbers: Numbers, elements: Sequence[Element], names: Mapping[str, str] = KINDS
+) -> Action:
     """An action from its name and arguments. Raises NoAction if one is missing."""
-    kind, name = kind_of(name), _name(name)
+    kind, name = kind_of(name, names), _name(name)
     if isinstance(path := fields.get("path"), list) and len(path) > 1:  # OpenAI's drag
         fields = {**fields, "start": path[0], "end": path[-1]}
     text, direction = _text(fields), _direction(fields, name)
@@ -136,18 +148,18 @@ def made(name: str, fields: Mapping[str, Any], numbers: Numbers, elements: Seque
         raise NoAction(f"where {name} starts is no place")
     if kind == "scroll" and direction is None:
         raise NoAction(f"{name} says no direction: {', '.join(DIRECTIONS)}")
-    if kind in ("type", "open") and not text:
+    if kind in (*FILLS, "open") and not text:
         raise NoAction(f"{name} says no text")
     if kind == "key":
         text = key_of(text)
         if not text:
             raise NoAction(f"{name} says no key")
-    if kind not in ("type", "key", "open", "answer"):
+    if kind not in _SPOKEN:
         text = ""
     if kind not in (*POINTED, "drag", *_MAYBE_PLACED) or (kind in _MAYBE_PLACED and at is not None and max(at) < 0):
         at = None  # GUI-R1 writes -100, -100 for none
     return Action(
-        kind=kind,  # type: ignore[arg-type]  # one of SAME's
+        kind=kind,  # type: ignore[arg-type]  # one of names'
         at=at,
         to=to if kind == "drag" else None,
         text=text,
@@ -233,20 +245,20 @@ def _middle(number: int, elements: Sequence[Element]) -> Point:
 # -- brief ------------------------------------------------------------------------------------------------------------------
 
 
-def _brief(line: str, verb: str, numbers: Numbers, elements: Sequence[Element]) -> Action:
+def _brief(line: str, verb: str, numbers: Numbers, elements: Sequence[Element], names: Mapping[str, str]) -> Action:
     """An action such as `click 12 40`: a verb and its arguments."""
     name, rest = _name(verb), line[len(verb) :].removeprefix(":").strip()
-    kind = KINDS.get(name)
+    kind, spoken = names.get(name), _is_spoken(name, names)
     if verb == "SCROLL" and line[len(verb) :].lstrip()[:1] == ":":  # GUI-Odyssey's, which says where the finger goes
         name = "swipe"
     if verb.isupper() and kind and (not rest or _IN_BRACKETS.fullmatch(rest)):  # OS-Atlas's TYPE [text], OSWorld's DONE
         name, rest = (kind if rest else name), rest[1:-1]
         if kind in _SPOKEN:
-            return made(name, {"text": rest} if rest else {}, numbers, elements)
-    if name in _SPOKEN and line[len(verb) :][:1] == "(":
+            return made(name, {"text": rest} if rest else {}, numbers, elements, names)
+    if spoken and line[len(verb) :][:1] == "(":
         raise NoAction(f"this call can't be read: {line[:60]!r}")
-    if name in _SPOKEN:
-        return made(name, {"text": _unquoted(rest)}, numbers, elements)
+    if spoken:
+        return made(name, {"text": _unquoted(rest)}, numbers, elements, names)
     if kind is None or kind in _SPOKEN:  # such as "Write a letter", which is prose
         raise NoAction(f"there is no action in {line[:60]!r}")
     for mark in (",", "(", ")", "<point>", "</point>"):
@@ -254,11 +266,11 @@ def _brief(line: str, verb: str, numbers: Numbers, elements: Sequence[Element]) 
     words = rest.rstrip(".").split()
     fields: dict[str, Any] = {}
     if kind == "scroll" or name == "swipe":
-        spoken = [word for word in words if word.lower() in DIRECTIONS]
+        ways = [word for word in words if word.lower() in DIRECTIONS]
         words = [word for word in words if word.lower() not in DIRECTIONS]
-        if len(spoken) > 1:
+        if len(ways) > 1:
             raise NoAction(f"there is more than one direction in {line[:60]!r}")
-        fields["direction"] = spoken[0] if spoken else None
+        fields["direction"] = ways[0] if ways else None
     values = " ".join(words).replace("[", " ").replace("]", " ").replace("#", " ").split()
     if not all(map(_is_plain, values)):
         raise NoAction(f"there is more than an action in {line[:60]!r}")
@@ -272,6 +284,10 @@ def _brief(line: str, verb: str, numbers: Numbers, elements: Sequence[Element]) 
     elif places:
         raise NoAction(f"there are {len(places)} numbers in {line[:60]!r}")
     return made(name, fields, numbers, elements)
+
+
+def _is_spoken(name: str, names: Mapping[str, str]) -> bool:
+    return name in _SPOKEN and name in names
 
 
 def _is_plain(word: str) -> bool:
@@ -318,7 +334,7 @@ def write(
         return json.dumps(said | tokens, ensure_ascii=False)
     parts: list[str] = [action.kind, action.direction or ""]
     parts += [f"[{element}]"] if element and action.at is not None else []
-    places = [said[key] for key in numbers.order.swapped(PLACED) if key in said and action.kind != "type"]
+    places = [said[key] for key in numbers.order.swapped(PLACED) if key in said and action.kind not in FILLS]
     parts.append(numbers.order.text(places, "{:.12g}".format))
     if "text" in said:
         odd = action.text != action.text.strip() or action.text[:1] == '"' or not action.text.isprintable()
@@ -361,7 +377,7 @@ def as_data(action: Action) -> dict[str, Any]:
 def of_data(value: Any) -> Action:
     """The action from `as_data`, or from another data set's form, also one that is written as a completion. Raises ValueError."""
     if isinstance(value, str):
-        return read(value)
+        return read(value, names=WITH_SELECT)
     if not isinstance(value, dict):
         raise NoAction(f"its action is {value!r:.60} and not an object")
-    return of_json(value)
+    return of_json(value, names=WITH_SELECT)

@@ -8,9 +8,10 @@ from typing import Literal
 
 from mmrl.api.coordinates import CoordinateFormat
 from mmrl.api.simulators.gui import ACTION_KINDS, Action, Box
-from mmrl_gui.actions import POINTED, write
+from mmrl_gui.actions import FILLS, POINTED, write
 from mmrl_gui.calls import NAMES, written_call
 from mmrl_gui.coordinates import Numbers
+from mmrl_gui.names import SELECT
 
 STYLES = ("short", "json", "tags", "brief", "ui-tars")
 """short: bare numbers; json: JSON and nothing else; tags: a thought and JSON, each in its tag; brief: `click 12 40`; ui-tars:
@@ -42,6 +43,7 @@ _JSON = {
     "home": '{"action": "home"}',
     "open": '{"action": "open", "text": app}',
     "answer": '{"action": "answer", "text": text}',
+    SELECT: '{"action": "select", "text": option}',
 }
 _BRIEF = {
     "click": "click {at}",
@@ -60,6 +62,7 @@ _BRIEF = {
     "home": "home",
     "open": "open APP",
     "answer": "answer TEXT",
+    SELECT: "select OPTION",
 }
 
 
@@ -70,23 +73,23 @@ def language(
     elements: Elements = False,
     types_at: bool = False,
 ) -> str:
-    """The available actions and their format, for a prompt. kinds: of `mmrl.api.simulators.gui.ACTION_KINDS`, in order.
-    elements: True if positions are numbers of listed elements, which excludes dragging; `either` if both are allowed. types_at:
-    what is typed has a place, as in Mind2Web."""
+    """The available actions and their format, for a prompt. kinds: of `mmrl.api.simulators.gui.ACTION_KINDS`, and
+    `select`. elements: True if positions are numbers of listed elements, which excludes dragging; `either` if both are allowed.
+    types_at: what is typed or selected has a place, as in Mind2Web."""
     order = (numbers or Numbers()).order
     at = order.names("point")
     to = at.replace("x", "to_x").replace("y", "to_y")
     forms = {kind: form.format(at=at, to=to) for kind, form in _BRIEF.items()} if style == "brief" else dict(_JSON)
     if style == "ui-tars":
-        forms = {kind: _as_call(kind, at, to) for kind in ACTION_KINDS}
-    if types_at and "type" in forms:
-        place = f"(start_box='({at.replace(' ', ',')})', " if style == "ui-tars" else '"type", "x": x, "y": y, '
-        forms["type"] = forms["type"].replace("(" if style == "ui-tars" else '"type", ', place)
+        forms = {kind: _as_call(kind, at, to) for kind in forms}
+    for kind in FILLS if types_at else ():
+        place = f"(start_box='({at.replace(' ', ',')})', " if style == "ui-tars" else f'"{kind}", "x": x, "y": y, '
+        forms[kind] = forms[kind].replace("(" if style == "ui-tars" else f'"{kind}", ', place)
     pressed = [kind for kind in POINTED if kind in kinds]
     if elements is True:
         kinds = [kind for kind in kinds if kind != "drag"]
         forms |= {kind: _by_number(kind, style, "n") for kind in pressed}
-    known = [forms[kind] for kind in ACTION_KINDS if kind in kinds]
+    known = [form for kind, form in forms.items() if kind in kinds]
     last = []
     if numbers and elements is not True and set(kinds) & {*POINTED, "drag"}:
         last.append(f"Places are in {numbers.says()}.")
@@ -109,6 +112,7 @@ def _as_call(kind: str, at: str, to: str) -> str:
         "key": "key='key'",
         "open": "app_name='app'",
         **dict.fromkeys(("type", "answer"), "content='text'"),
+        SELECT: "content='option'",
         **dict.fromkeys(POINTED, f"start_box='({start})'"),
     }
     return f"{NAMES.get(kind, kind)}({inside.get(kind, '')})"

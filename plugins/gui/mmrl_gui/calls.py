@@ -48,7 +48,7 @@ _ORDER: Mapping[str, Sequence[str]] = {
     "swipe": ("from_coord", "to_coord"),
     "scroll": ("amount", "x", "y"),
     "wait": ("seconds",),
-    **dict.fromkeys(("type", "open", "answer"), ("text",)),
+    **dict.fromkeys(("type", "open", "answer", "select"), ("text",)),
 }
 """Name or kind -> the names of its arguments, in pyautogui's order; all others begin with x and y."""
 
@@ -67,18 +67,19 @@ def last_action(text: str) -> str:
     return text[found[0].end() :].strip() if found else text
 
 
-def call_of(text: str) -> tuple[str, dict[str, Any]] | None:
+def call_of(text: str, names: Mapping[str, str] = KINDS) -> tuple[str, dict[str, Any]] | None:
     """(name, arguments by name) of a text that is one call, or has one line of pyautogui's; None for another text. A drag may be
-    two lines, moveTo and dragTo. Raises NoAction for several calls, or for arguments that can't be read."""
+    two lines, moveTo and dragTo. names: of actions, each with its kind. Raises NoAction for several calls, or for arguments that
+    can't be read."""
     if "(" not in text:
         return None
-    lines = [call for line in _LINE.findall(text) if (call := _read(line)) and plain(call[0]) != "sleep"]
+    lines = [call for line in _LINE.findall(text) if (call := _read(line, names)) and plain(call[0]) != "sleep"]
     if [plain(name) for name, _ in lines] == ["moveto", "dragto"]:
         (_, start), (_, end) = lines
         return "drag", {"start_x": start.get("x"), "start_y": start.get("y"), "end_x": end.get("x"), "end_y": end.get("y")}
     if len(lines) > 1:
         raise NoAction(f"there are {len(lines)} actions, and one is wanted")
-    return lines[0] if lines else _read(text)
+    return lines[0] if lines else _read(text, names)
 
 
 def written_call(said: Mapping[str, Any], order: CoordinateFormat) -> str:
@@ -98,24 +99,23 @@ def written_call(said: Mapping[str, Any], order: CoordinateFormat) -> str:
     return f"{NAMES.get(said['action'], said['action'])}({', '.join(given)})"
 
 
-def _read(text: str) -> tuple[str, dict[str, Any]] | None:
+def _read(text: str, names: Mapping[str, str]) -> tuple[str, dict[str, Any]] | None:
     """A text that is one call and nothing else. `click(12, 40)` and the like are left to the brief style."""
     found = _CALL.fullmatch(text.strip())
-    if found is None or not (found[1] or plain(found[2]) in KINDS):
+    if found is None or not (found[1] or plain(found[2]) in names):
         return None
     if not found[1] and found[3].strip() and not set(found[3]) & set("='\""):
         return None
     if found[1] == "pyautogui." and plain(found[2]) in _RELATIVE:
         raise NoAction(f"{found[1]}{found[2]} says how far, and a place is wanted")
-    arguments = _arguments(found[2], found[3])
+    arguments = _arguments(found[2], names.get(plain(found[2]), ""), found[3])
     keys, presses = arguments.get("keys"), arguments.get("presses", 1)
     if plain(found[2]) == "press" and (presses != 1 or (isinstance(keys, list) and len(keys) > 1)):
         raise NoAction("press presses several times, and one action is wanted")
     return found[2], arguments
 
 
-def _arguments(name: str, inside: str) -> dict[str, Any]:
-    kind = KINDS.get(plain(name), "")
+def _arguments(name: str, kind: str, inside: str) -> dict[str, Any]:
     order = _ORDER.get(plain(name)) or _ORDER.get(kind) or ("x", "y")
     named: dict[str, Any] = {}
     places: list[Any] = []

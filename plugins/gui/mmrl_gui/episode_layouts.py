@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from mmrl_gui.names import SELECT
 from mmrl_gui.tables import parsed
 
 PIXELS, THOUSANDTHS = "pixels", "thousandths"
@@ -83,8 +84,10 @@ def _mind2web(row: Mapping[str, Any]) -> Mapping[str, Any]:
     box = _rectangle(candidates[0])
     place = [(box[0] + box[2]) / 2, (box[1] + box[3]) / 2]
     kind = operation.get("original_op") or operation.get("op")
-    action = {"action": "click" if kind in _CLICKS else "type", "at": place}
-    return found | {"action": action | ({} if kind in _CLICKS else {"text": operation.get("value")}), "bbox": box}
+    if kind in _CLICKS:
+        return found | {"action": {"action": "click", "at": place}, "bbox": box}
+    name = SELECT if kind == "SELECT" else "type"
+    return found | {"action": {"action": name, "at": place, "text": operation.get("value")}, "bbox": box}
 
 
 def _rectangle(candidate: Any) -> list[float]:

@@ -8,22 +8,22 @@ from __future__ import annotations
 
 from mmrl import Case, Score
 from mmrl.api.simulators.gui import Action
-from mmrl_gui.actions import of_data, read
+from mmrl_gui.actions import FILLS, of_data, read
 from mmrl_gui.coordinates import numbers_of
 from mmrl_gui.geometry import inside
-from mmrl_gui.names import NoAction
+from mmrl_gui.names import NoAction, offered
 
 
 def action(case: Case) -> Score:
     """1 when the place is in the element's box, edges included, and the operation has an F1 of 1. Parts: `element`, and `f1`,
-    that of the words of both operations, each counted once: the kind, and for typing the text in small letters.
+    that of the words of both operations, each counted once: the kind, and for typing and selecting the text in small letters.
 
-    Unlike there, choosing from a list is typing, and a hover is no click. An unreadable answer is 0.
+    Unlike there, a hover is no click. An unreadable answer is 0.
     """
     about = case.meta.get("true", case.answer)
     true = of_data(about["action"])
     try:
-        found = read(case.completion, numbers_of(case), tags=case.meta.get("style") == "tags")
+        found = read(case.completion, numbers_of(case), tags=case.meta.get("style") == "tags", names=offered(case.meta))
     except NoAction as why:
         return Score(0.0, parts={"element": 0.0, "f1": 0.0}, detail=str(why))
     element = float(found.at is not None and about.get("box") is not None and inside(found.at, about["box"]))
@@ -37,4 +37,4 @@ def action(case: Case) -> Score:
 
 
 def _words(action: Action) -> set[str]:
-    return {f"<{action.kind}>", *(action.text.lower().split() if action.kind == "type" else ())}
+    return {f"<{action.kind}>", *(action.text.lower().split() if action.kind in FILLS else ())}

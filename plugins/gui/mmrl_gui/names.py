@@ -7,6 +7,7 @@ computer_13 and pyautogui, Qwen's computer_use and mobile_use, the computer-use 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from mmrl.api.simulators.gui import DIRECTIONS
 
@@ -32,7 +33,11 @@ SAME: Mapping[str, Sequence[str]] = {
     ),
 }
 """Our kind -> its names in other systems."""
-KINDS = {name: kind for kind, names in SAME.items() for name in names}
+KINDS: Mapping[str, str] = {name: kind for kind, names in SAME.items() for name in names}
+SELECT = "select"
+"""A kind that only recorded steps have, and only a task whose `kinds` name it offers: an option of a list is chosen."""
+WITH_SELECT: Mapping[str, str] = {**KINDS, **dict.fromkeys(("select", "select_option", "choose"), SELECT)}
+"""`KINDS` where it is offered, with its names in Mind2Web, BrowserGym and Playwright."""
 DONE = ("done", "success", "successful", "complete", "completed", "finished", "")
 IMPOSSIBLE = ("infeasible", "fail", "failure", "impossible", "incomplete", "call_user")
 """Answers that end an episode and are no answer to a question: in the words of OSWorld, of Qwen's `terminate`, of AndroidWorld's
@@ -53,11 +58,16 @@ class NoAction(ValueError):
     """A completion is not an action. The message says why, in one line."""
 
 
-def kind_of(name: str) -> str:
+def kind_of(name: str, names: Mapping[str, str] = KINDS) -> str:
     """The kind of an action by any of its names. Raises NoAction."""
-    if plain(name) not in KINDS:
+    if plain(name) not in names:
         raise NoAction(f"there is no action called {name!r:.40}")
-    return KINDS[plain(name)]
+    return names[plain(name)]
+
+
+def offered(meta: Mapping[str, Any]) -> Mapping[str, str]:
+    """The names of the actions that a prompt offers, each with its kind. meta: the prompt's; its `selects` offers `select`."""
+    return WITH_SELECT if meta.get("selects") else KINDS
 
 
 def plain(text: str) -> str:

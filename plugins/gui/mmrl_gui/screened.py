@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -16,7 +16,7 @@ from mmrl_gui.actions import of_data, read
 from mmrl_gui.coordinates import Numbers, Size, numbers_for
 from mmrl_gui.drawing import ARROWS, words
 from mmrl_gui.geometry import inside, iou, middle
-from mmrl_gui.names import NoAction
+from mmrl_gui.names import NoAction, offered
 
 
 @dataclass(kw_only=True, eq=False)
@@ -56,7 +56,7 @@ class Screened(Task):
         found = [overlays.box_overlay(corners, size, "true", image=on) for corners in boxes]
         if true and ((done := of_data(true["action"])).to or done.kind == "scroll" or not boxes):
             found += _done(done, size, "true", on)
-        action, point, box = _said(completion, self.numbers(size), prompt.meta["asks"], "<answer>" in completion)
+        action, point, box = _said(completion, self.numbers(size), prompt.meta, "<answer>" in completion)
         if action:
             found += _done(action, size, "said", on)
         if point:
@@ -90,11 +90,11 @@ def check_grid(grid: Any) -> None:
         raise UserError(f"grid = {grid!r:.60} must be [columns, rows], whole numbers from 1 to 10,000")
 
 
-def _said(completion: str, numbers: Numbers, asks: str, tags: bool) -> tuple[Action | None, Any, Any]:
+def _said(completion: str, numbers: Numbers, meta: Mapping[str, Any], tags: bool) -> tuple[Action | None, Any, Any]:
     """(action, None, None), or (None, a point, a box) in pixels, one of which is not None."""
-    if asks == "action":
+    if meta["asks"] == "action":
         try:
-            return read(completion, numbers, tags=tags), None, None
+            return read(completion, numbers, tags=tags, names=offered(meta)), None, None
         except NoAction:
             return None, None, None
     text, _ = reading.said(numbers.order.without_tokens(completion), tags)

@@ -57,6 +57,8 @@ class Steps(DataTable):
     """Step -> its number in its episode, which the row says."""
     stride: float = 1.0
     """Smallest distance of the numbers of two steps."""
+    selects: bool = False
+    """Whether options of lists are chosen in a table by its form, which is Mind2Web's."""
 
     def location(self, index: int) -> str:
         table, row, step = self.places[index]
@@ -83,11 +85,13 @@ def steps(tables: list[Table]) -> Steps:
     step, and raises when it is used."""
     found: dict[str, list[tuple[float, Place]]] = {}
     known: dict[str, tuple[str, bool]] = {}
+    selects = False
     for t, table in enumerate(tables):
         for row in range(len(table.rows)):
             for one in _outlined(table, t, row):
                 found.setdefault(one.episode, []).append((one.order, one.place))
                 known[one.episode] = (one.key, one.won)
+                selects |= one.selects
     places: list[Place] = []
     orders: list[float] = []
     episodes: list[tuple[int, ...]] = []
@@ -123,6 +127,7 @@ def steps(tables: list[Table]) -> Steps:
         won=tuple(about[e][1] for e in of),
         orders=tuple(orders),
         stride=min(strides, default=1.0),
+        selects=selects,
     )
 
 
@@ -134,6 +139,7 @@ class _Outline(NamedTuple):
     order: float
     place: Place
     won: bool
+    selects: bool = False
 
 
 def _outlined(table: Table, t: int, row: int) -> Iterator[_Outline]:
@@ -151,14 +157,14 @@ def _outlined(table: Table, t: int, row: int) -> Iterator[_Outline]:
         if "page" in found
         else str(named if named is not None else picture_key(first(found, IMAGE_KEYS)) or f"{Path(table.path).name} {row}")
     )
-    good = found.get("success") is not False
+    good, selects = found.get("success") is not False, bool(found.get("types_at"))
     if count is not None:
         for step in range(count):
             yield _Outline(alone, key, float(step), (t, row, step), good)
     elif named is None or index is None:
-        yield _Outline(alone, key, 0.0, (t, row, -1), good)
+        yield _Outline(alone, key, 0.0, (t, row, -1), good, selects)
     else:
-        yield _Outline(f"{t} of {named}", key, index, (t, row, -1), good)
+        yield _Outline(f"{t} of {named}", key, index, (t, row, -1), good, selects)
 
 
 def _count(row: Mapping[str, Any]) -> int | None:

@@ -19,7 +19,7 @@ from mmrl_gui import geometry, reading
 from mmrl_gui.actions import OPPOSITE, of_data, read
 from mmrl_gui.calls import call_of, last_action
 from mmrl_gui.coordinates import Numbers, numbers_of
-from mmrl_gui.names import NoAction, status
+from mmrl_gui.names import NoAction, offered, status
 
 NEAR = 0.14
 """Maximal distance of a click from the true one without a box, as a share of the screen's width and height, as in the evaluations
@@ -169,7 +169,7 @@ def action(case: Case, text: Literal["exact", "f1", "anls"] = "exact", graded: b
     about = _about(case)
     true, numbers = of_data(about["action"]), numbers_of(case)
     try:
-        found = _as_scroll(read(case.completion, numbers, tags=_tags(case)), true)
+        found = _as_scroll(read(case.completion, numbers, tags=_tags(case), names=offered(case.meta)), true)
     except NoAction as why:
         return Score(0.0, parts=dict.fromkeys(_parts(true), 0.0), detail=str(why))
     same = found.kind == true.kind
@@ -197,7 +197,7 @@ def action_type(case: Case) -> Score:
     Known exploits: the commonest kind is often right.
     """
     try:
-        found = read(case.completion, numbers_of(case), tags=_tags(case))
+        found = read(case.completion, numbers_of(case), tags=_tags(case), names=offered(case.meta))
     except NoAction as why:
         return Score(0.0, detail=str(why))
     true = of_data(_about(case)["action"])
@@ -329,7 +329,7 @@ def _is_call(plain: str) -> bool:
 def _holds(text: str, asks: str, case: Case) -> bool:
     if asks == "action":
         try:
-            read(text, numbers_of(case))
+            read(text, numbers_of(case), names=offered(case.meta))
         except NoAction:
             return False
         return True

@@ -8,14 +8,15 @@ import subprocess
 import sys
 import time
 import warnings
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mmrl_gui.actions import POINTED, STYLES, as_data, listed, of_data, read, write
+from mmrl_gui.actions import FILLS, POINTED, STYLES, as_data, listed, of_data, read, write
 from mmrl_gui.asking import _BRIEF, _JSON, language
 from mmrl_gui.coordinates import Numbers, numbers_for
-from mmrl_gui.names import SAME, NoAction, key_of
+from mmrl_gui.names import KINDS, SAME, SELECT, WITH_SELECT, NoAction, key_of
 
 from mmrl import CoordinateFormat, ImageProcessing
 from mmrl.api.simulators.gui import ACTION_KINDS, DIRECTIONS, Action, Element
@@ -172,6 +173,36 @@ def test_a_form_is_read(text, wanted):
 
 
 @pytest.mark.parametrize(
+    "text, at",
+    [
+        ("select Two", None),
+        ('select "Two"', None),
+        ("SELECT [Two]", None),
+        ("select('Two')", None),
+        ('{"action": "choose", "text": "Two"}', None),
+        ('{"action": "select", "x": 12, "y": 40, "text": "Two"}', (12, 40)),
+        ('{"action": "select_option", "coordinate": [12, 40], "value": "Two"}', (12, 40)),
+        ("Thought: t\nAction: select(start_box='(12,40)', content='Two')", (12, 40)),
+        ('select {"action": "wait"}', None),
+    ],
+)
+def test_an_option_is_selected_only_where_that_is_offered(text, at):
+    found = read(text, names=WITH_SELECT)
+    assert found == Action(kind="select", at=at, text="Two" if "Two" in text else '{"action": "wait"}')
+    if "wait" in text:
+        assert read(text) == Action(kind="wait"), "as if the word before it had no meaning"
+        return
+    with pytest.raises(NoAction):
+        read(text)
+
+
+@pytest.mark.parametrize("text, why", [("choose one of them", "no action in"), ("select", "no text"), ("select(x=1)", "no text")])
+def test_an_option_is_named(text, why):
+    with pytest.raises(NoAction, match=why):
+        read(text, names=WITH_SELECT)
+
+
+@pytest.mark.parametrize(
     "text, at", [("click [2]", (20, 30)), ("click 1", (5, 5)), ('{"action": "click", "element": 2}', (20, 30))]
 )
 def test_an_element_is_named_by_its_number(text, at):
@@ -255,7 +286,8 @@ ACTIONS = st.one_of(
     st.builds(lambda kind, at: Action(kind=kind, at=at), st.sampled_from(POINTED), PLACES),
     st.builds(lambda at, to: Action(kind="drag", at=at, to=to), PLACES, PLACES),
     st.builds(lambda at, d: Action(kind="scroll", at=at, direction=d), st.none() | PLACES, st.sampled_from(DIRECTIONS)),
-    st.builds(lambda kind, text: Action(kind=kind, text=text), st.sampled_from(["type", "open", "answer"]), TEXTS),
+    st.builds(lambda kind, text: Action(kind=kind, text=text), st.sampled_from([*FILLS, "open", "answer"]), TEXTS),
+    st.builds(lambda kind, at, text: Action(kind=kind, at=at, text=text), st.sampled_from(FILLS), PLACES, TEXTS),
     st.sampled_from([Action(kind="key", text=key) for key in ("Enter", "Control+a", "ArrowUp", "+", "F5")]),
     st.sampled_from([Action(kind=kind) for kind in ("wait", "back", "home")]),
 )
@@ -264,7 +296,9 @@ ACTIONS = st.one_of(
 @settings(max_examples=400, deadline=None)
 @given(ACTIONS, st.sampled_from(["json", "brief", "ui-tars"]))
 def test_what_is_written_is_read_back(action, style):
-    assert read(write(action, style)) == action
+    # brief has no place for what fills a field
+    written = replace(action, at=None) if style == "brief" and action.kind in FILLS else action
+    assert read(write(action, style), names=WITH_SELECT) == written
     assert of_data(json.loads(json.dumps(as_data(action)))) == action
 
 
@@ -308,15 +342,16 @@ def test_a_box_of_cells_is_the_cells_that_it_touches(corner, extent):
 
 def test_what_a_prompt_lists_can_be_read():
     """Each form that a prompt shows, with numbers and words in the place of its letters."""
-    for kind in ACTION_KINDS:
+    for kind in (*ACTION_KINDS, SELECT):
         said = _BRIEF[kind].replace("up, down, left or right", "up").format(at="1 2", to="3 4")
-        assert read(said).kind == kind
+        assert read(said, names=WITH_SELECT).kind == kind
         shown = _JSON[kind].replace("up, down, left or right", '"up"')
-        for word in ("text", "key", "app"):
+        for word in ("text", "key", "app", "option"):
             shown = shown.replace(f": {word}}}", f': "{word}"}}')
-        assert read(shown.replace(": x", ": 1").replace(": y", ": 2")).kind == kind
+        assert read(shown.replace(": x", ": 1").replace(": y", ": 2"), names=WITH_SELECT).kind == kind
         call = language("ui-tars", [kind]).split("\n")[1].replace("up, down, left or right", "up")
-        assert read(call.replace("x,y", "1,2").replace("to_1", "3").replace("to_x,to_y", "3,4")).kind == kind
+        call = call.replace("x,y", "1,2").replace("to_1", "3").replace("to_x,to_y", "3,4")
+        assert read(call, names=WITH_SELECT).kind == kind
     assert "click [n]" in language("brief", ["click"], elements=True) and '"element": n' in language(
         "json", ["click"], elements=True
     )
@@ -330,6 +365,7 @@ def test_a_question_with_all_forms_in_it_is_no_action():
     for style in STYLES:
         with pytest.raises(NoAction):
             read(f"What next? {language(style)}")
+        assert "select" not in language(style), "it is offered by name alone"
 
 
 def test_elements_are_listed_as_they_are_counted():
@@ -354,7 +390,8 @@ def test_names_of_keys():
 
 def test_no_name_means_two_things():
     names = [name for own in SAME.values() for name in own]
-    assert len(names) == len(set(names)) and set(SAME) == set(ACTION_KINDS)
+    assert len(names) == len(set(names)) == len(KINDS) and set(SAME) == set(ACTION_KINDS)
+    assert {name for name in WITH_SELECT if name not in KINDS} == {"select", "select_option", "choose"}
 
 
 # -- hostile text -----------------------------------------------------------------------------------------------------------

@@ -265,17 +265,23 @@ def mind2web(number, kind, value, box="10,20,30,10", **more):
     }
 
 
-def test_mind2web_has_its_element_in_json_in_json_and_types_into_it(tmp_path):
-    rows = [mind2web(0, "CLICK", ""), mind2web(1, "TYPE", "New York"), mind2web(2, "SELECT", "2"), mind2web(3, "HOVER", "")]
+@pytest.fixture
+def booking(tmp_path):
+    """The path of an episode with all operations, and two rows without an element that can be hit."""
+    rows = [mind2web(0, "CLICK", ""), mind2web(1, "TYPE", "New York"), mind2web(2, "SELECT", "Two"), mind2web(3, "HOVER", "")]
     rows += [mind2web(4, "CLICK", "", pos_candidates=[]), mind2web(5, "CLICK", "", "-1,-1,-1,-1")]
     for number in range(6):
         Image.new("RGB", SIZE, (number * 40, 1, 9)).save(tmp_path / f"{number}.png")
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    task = NextAction(path=str(tmp_path / "rows.jsonl"), shares={"test": 1})
+    return str(tmp_path / "rows.jsonl")
+
+
+def test_mind2web_has_its_element_in_json_in_json_and_types_into_it(booking):
+    task = NextAction(path=booking, shares={"test": 1})
     faults = faults_of(task)
     assert len(faults) == 2 and any("no action" in f and "line 5" in f for f in faults) and any("line 6" in f for f in faults)
     prompts = {p.meta["true"]["action"]["kind"] + p.meta["true"]["action"].get("text", ""): p for p in readable(task)}
-    assert set(prompts) == {"click", "typeNew York", "type2"}
+    assert set(prompts) == {"click", "typeNew York"}, "options are not chosen where that isn't offered"
     typed = prompts["typeNew York"]
     assert '{"action": "type", "x": x, "y": y, "text": text}' in typed.text and "2. type" not in typed.text
     assert typed.meta["true"]["box"] == [10, 20, 40, 30]
@@ -297,7 +303,67 @@ def test_mind2web_has_its_element_in_json_in_json_and_types_into_it(tmp_path):
     ):
         found = mind2web_step.action(Case(completion=text, answer=typed.answer, meta=typed.meta, image_sizes=(SIZE,)))
         assert found.parts == {"element": element, "f1": pytest.approx(f1)} and found.value == (element and f1 == 1), text
-    assert task.summarise([(p, float(p is typed)) for p in prompts.values()])["episode-mean"] == pytest.approx(1 / 3)
+    assert task.summarise([(p, float(p is typed)) for p in prompts.values()])["episode-mean"] == pytest.approx(1 / 2)
+
+
+@pytest.mark.parametrize(
+    "style, shown, said",
+    [
+        ("json", '{"action": "select", "x": x, "y": y, "text": option}', '{"action": "select", "x": 12, "y": 25, "text": "two"}'),
+        (
+            "tags",
+            '{"action": "select", "x": x, "y": y, "text": option}',
+            '<think>t</think><answer>{"action": "select_option", "coordinate": [12, 25], "value": "two"}</answer>',
+        ),
+        (
+            "ui-tars",
+            "select(start_box='(x,y)', content='option')",
+            "Thought: t\nAction: select(start_box='(12,25)', content='two')",
+        ),
+    ],
+)
+def test_mind2web_selects_and_typing_the_option_is_wrong(booking, style, shown, said):
+    """Kind 2 of agent_tasks/mind2web_test.py in SeeClick, beside 3 that types."""
+    registry = plugins.registry()
+    task = registry.make_task("gui/next-action@mind2web", {"path": booking, "shares": {"test": 1}, "style": style})
+    prompts = sorted(readable(task), key=lambda prompt: prompt.id)
+    assert [p.meta["kind"] for p in prompts] == ["click", "type", "select", "click"]
+    assert all(shown in p.text for p in prompts) and "3. select Two\n" in prompts[3].text
+    _, typed, selected, _ = prompts
+
+    def score(prompt, text):
+        """Element, operation F1 and success of Mind2Web, success of AndroidControl, form."""
+        case = Case(completion=text, answer=prompt.answer, meta=prompt.meta, image_sizes=(SIZE,))
+        ours, step, form = (registry.make_verifier(f"gui/{name}")(case) for name in ("action@mind2web", "action", "format"))
+        return ours.parts["element"], ours.parts["f1"], ours.value, step.value, form.value
+
+    assert all(score(prompt, task.gold(prompt)) == (1, 1, 1, 1, 1) for prompt in prompts)
+    instead = said.replace("select_option", "type").replace("select", "type")
+    for prompt, text, f1, value in (
+        (selected, said, 1, 1),
+        (selected, said.replace("two", "three"), 1 / 2, 0),
+        (selected, instead, 1 / 2, 0),
+        (typed, instead.replace("two", "new york"), 1, 1),
+        (typed, said.replace("two", "new york"), 2 / 3, 0),
+    ):
+        assert score(prompt, text) == (1, pytest.approx(f1), value, value, 1), text
+    assert task.overlays(selected, said)[-1].label == "select two"
+
+
+def test_selecting_must_be_offered(booking, table):
+    steps = [{"goal": "g", "image_path": "a.png", "action": {"action": "select", "x": 5, "y": 6, "text": "Two"}}]
+    task = NextAction(path=table(steps), shares={"test": 1})
+    assert any("its action is select, which isn't in kinds: add it there" in fault for fault in faults_of(task))
+    task = NextAction(path=task.path, shares={"test": 1}, kinds=["select"])
+    (prompt,) = readable(task)
+    case = Case(completion=task.gold(prompt), answer=prompt.answer, meta=prompt.meta, image_sizes=(SIZE,))
+    assert verifiers.action(case).value == verifiers.action_type(case).value == 1
+    for prompt in readable(NextAction(path=booking, shares={"test": 1}, history=0)):
+        case = Case(completion='{"action": "select", "x": 5, "y": 6, "text": "Two"}', answer=prompt.answer, meta=prompt.meta)
+        assert "select" not in prompt.text and verifiers.form(case).value == 0
+        assert verifiers.action(case).detail == "there is no action called 'select'"
+    published = NextAction(path=booking, shares={"test": 1}, kinds=["select"], style="gui-r1")
+    assert any("there is no select in this style" in fault for fault in faults_of(published))
 
 
 def readable(task):
