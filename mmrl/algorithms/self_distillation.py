@@ -30,8 +30,9 @@ def evidence_weighted(
     prompt over that without if A > 0, and the inverse if A < 0. The sign of A stays, since e is positive.
 
     rewards_N: float, NaN if the score failed. groups_N: int64. The next two float, mask_NT bool: trained tokens. progress_N:
-    0..1. weight: w at the beginning of the stage. last_weight: w at its end, linear in between. only_negative: leave rollouts
-    with A > 0 as they are.
+    0..1. weight: w at the beginning of the stage, the share of a token's advantage that is multiplied by its ratio of
+    probabilities with and without the answer. last_weight: this share at the stage's end, linear in between. weight_clip: the
+    ratio is clipped at 1 - weight_clip and 1 + weight_clip. only_negative: leave rollouts with a positive advantage as they are.
 
     Returns float32 [N, T]: 0 for tokens that aren't trained, NaN in rollouts whose reward is NaN.
     """
@@ -63,7 +64,8 @@ def gated(
     loss plus told_weight times SDAR's, the mean over tokens of gate times that difference, has this gradient at the first update
     of a step; in later ones the gate stays and the ratio's bounds hold for both.
 
-    The first five as in `evidence_weighted`. sharpness: 0 gives all tokens the same, one half of told_weight.
+    The first five as in `evidence_weighted`. told_weight: what a token gains whose gate is wide open. sharpness: 0 gives all
+    tokens the same, one half of told_weight.
 
     Returns float32 [N, T]: 0 for tokens that aren't trained, NaN in rollouts whose reward is NaN.
     """

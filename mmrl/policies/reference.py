@@ -52,10 +52,15 @@ class Reference:
 
     def state(self) -> dict[str, torch.Tensor]:
         """The weights that it keeps; empty if there are none."""
-        return self.means or self._kept()
+        return dict(self.means or self._kept())
 
     def load_state(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Restore what `state` returned."""
+        """Restore what `state` returned. Raises UserError where a weight of it is missing."""
+        if lacks := [name for name in self._kept() if name not in tensors]:
+            raise UserError(
+                f"the checkpoint has no {lacks[0]} of the reference model, which earlier versions of mmrl didn't keep: go on "
+                "with the version that wrote it, or begin a new run from its policy (policy.model)"
+            )
         with torch.no_grad():
             for name, weight in self._kept().items():
                 kept = self.means.get(name, weight)

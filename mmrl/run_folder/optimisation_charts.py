@@ -68,6 +68,12 @@ OPTIMISATION = (
         hint="All sampled groups; of these, those helped by a hint, with the gold completion, and of replayed prompts.",
     ),
     Chart(
+        title="Groups that a smoke run changed",
+        keys=("sampling/smoke_gold", "sampling/smoke_drawn"),
+        zero=True,
+        hint="Those that got gold completions, and those that were paid by turns, so that rewards differ.",
+    ),
+    Chart(
         title="Agreement of votes",
         keys=("votes/agreement",),
         unit="%",
@@ -79,7 +85,7 @@ OPTIMISATION = (
         keys=("consistency/paid_share", "consistency/confidence"),
         unit="%",
         zero=True,
-        hint="Share of the completions with the bonus; how sure the reference model is of right answers after their thoughts.",
+        hint="Completions with the bonus; the reference's mean probability of right answers after their thoughts.",
     ),
     Chart(title="Voters", keys=("votes/voters",), zero=True, hint="Answers of a group that could be read, and so voted."),
     Chart(
@@ -167,7 +173,7 @@ EXPERTS = (
         keys=("experts/mismatch", "experts/changed"),
         unit="%",
         zero=True,
-        hint="Share of experts that the learner would choose otherwise: than the sampler; than before the step's first update.",
+        hint="Experts that the learner chooses otherwise: than the sampler (mismatch), than before the step's updates (changed).",
     ),
     Chart(
         title="Busiest expert",
@@ -185,7 +191,7 @@ EXPERTS = (
         title="Entropy of routers",
         keys=("experts/router_entropy",),
         zero=True,
-        hint="In nats per token and layer. Near 0 a router always chooses the same experts.",
+        hint="In nats per token and layer. Near 0 a router gives all of a token's weight to one expert.",
     ),
     Chart(
         title="Losses of routers",

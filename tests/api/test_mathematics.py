@@ -40,6 +40,10 @@ HARMLESS = [
         "$(0,1)\\cup(2,3)$",
         "|a|-|b|, " * 200,
         "It costs $5. " + "a, b and c " * 200,
+        "It costs $5\nand " + "more words " * 90 + "$x$ " + "more words " * 90 + "$y$",
+        "One of 5$ " + "more words " * 90 + "and $x$",
+        "\\boxed{\\text{" + "words " * 200 + "}} " + "words " * 200,
+        "$x$ " * 500 + "[" + "words " * 200,
     ),
 ]
 HOURS = [
@@ -62,6 +66,10 @@ HOURS = [
     ),
     # long sets, sums and unions
     *("$\\{" + ",".join(map(str, range(2000))) + "\\}$", "\\(" + "|x|+" * 300 + "1\\)", "\\boxed{" + "x^2+" * 600 + "1}"),
+    # long products, numbers, many boxes and integrals
+    *(begin + "xyz" * 150 + end for begin, end in (("\\boxed{", "}"), ("$", "$"), ("$$\n", "$$"), ("\\(", "\\)"), ("5$ $", "$"))),
+    *("\\[" + "x7" * 250 + "\\]", " [" + "x y" * 250 + "] ", "$5\n$" + "\\pi" * 500 + "$", "$a \\boxed{" + "x" * 500 + "}$"),
+    *("0." + "7" * 9000, "\\boxed{7}" * 150, "$" + "\\int_0^1 x dx" * 6 + "$"),
     "$" + "\\cup".join(f"({i},{i + 1})" for i in range(60)) + "$",
 ]
 
@@ -149,6 +157,9 @@ UNITS = [
         "$",
         "1,",
         "\\(",
+        "\\boxed{",
+        " [",
+        "\\int",
     ),
 ]
 

@@ -38,6 +38,7 @@ GOOD = {
         ("data.max_prompt_length", "it is a section of verl, and docs/from-verl.md says what is written in its place"),
         ("stages.0.max_prompt_length", "what verl calls so has no key here (docs/from-verl.md)"),
         ("stages.0.beta", "settings = {beta = ...}; what TRL and ms-swift call so is 'stages.kl_coef' here (docs/from-trl.md)"),
+        ("stages.0.rlsd_lambda", "what ms-swift calls so is 'stages.settings.weight' here (docs/from-ms-swift.md)"),
         ("save_freq", "what verl and LeRobot call so is 'checkpoint.every' here (docs/from-verl.md)"),
         ("stages.0.stpes", "did you mean 'steps'?"),
     ],

@@ -174,6 +174,10 @@ REFUSED = {
         {"compute": {"tensor_parallel": 2}},
         r"compute\.tensor_parallel = 2 needs vLLM, but compute\.sampler = 'local': use 'vllm'",
     ),
+    "vLLM's model runner without vLLM": (
+        {"compute": {"model_runner": "v2"}},
+        r"compute\.model_runner = 'v2' is vLLM's, but compute\.sampler = 'local': use 'vllm', or leave it out",
+    ),
     "a device for a policy that only writes": (
         {"simulate": {"policy_device": "cpu"}},
         r'simulate\.policy_device = "cpu", but policy\.kind = \'vlm\' doesn\'t act: leave it out',

@@ -14,6 +14,7 @@ from mmrl.api.simulators.types import Observation
 from mmrl.config.sections import LoraConfig, PolicyConfig
 from mmrl.policies.acting.vla import VLA
 from mmrl.policies.batches import ActionMicroBatch
+from mmrl.policies.kept_reference import KeptReference
 from mmrl.policies.lora import is_adapter
 from mmrl.policies.reference import Reference
 
@@ -77,3 +78,15 @@ def test_weights_beside_adapters_that_are_spread_over_learners_are_refused():
     policy = SimpleNamespace(parameters=lambda: head, root=object())
     with pytest.raises(UserError, match=r'a shard of own\.weight, .* set the stage\'s reference = "frozen", or compute'):
         Reference(policy, adapters=True)
+
+
+def test_a_checkpoint_without_the_reference_is_refused_and_a_kept_state_stays_its_own():
+    """Versions before kept no weights that are trained beside adapters."""
+    head = [("own.weight", torch.nn.Parameter(torch.ones(1)))]
+    reference = KeptReference(SimpleNamespace(parameters=lambda: head, root=None), adapters=True)
+    with pytest.raises(UserError, match=r"^the checkpoint has no own\.weight of the reference model, .* begin a new run from"):
+        reference.load_state({})
+    reference.kept[("task", 3), 1] = -2.0
+    state = reference.state()
+    reference.load_state({"own.weight": torch.zeros(1)})
+    assert reference.state().keys() == state.keys() and not reference.state()["own.weight"], "no results among its weights"

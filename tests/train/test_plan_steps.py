@@ -1,5 +1,7 @@
 """The numbers of a step in a plan, against the rules that sample and the passes that an update makes."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -37,6 +39,7 @@ SPARK = [{"id": "classification/digits"}, {"id": "judge/recycled", "weight": 0, 
         ({"rules": [{"id": "vqa/self-play"}], "tasks": SELF_PLAY}, ((4, 4), (16, 3)), ((4, 4), (4, 3))),
         ({"rules": [{"id": "vqa/self-play", "options": {"train": "solver", "questions": 3}}], "tasks": SELF_PLAY},
          ((4, 4), (16, 3)), ((12, 3),)),
+        ({"rules": [{"id": "vqa/self-reward"}]}, ((4, 4), (16, 1)), ((4, 4),)),
         ({"rules": [{"id": "judge/recycle"}], "tasks": SPARK}, ((4, 4), (2, 2), (2, 4)), ((4, 4), (2, 2), (2, 4))),
         ({"algorithm": "remax"}, ((4, 1), (4, 1)), ((4, 1),)),
         ({"entropy_control": {"prompts": 0.3}}, ((4, 4), (2, 4)), ((4, 4),)),
@@ -75,6 +78,27 @@ def test_a_rule_that_says_nonsense_is_named():
     assert SamplingRule().adds(load) == load
 
 
+@pytest.mark.parametrize(
+    "changed",
+    [
+        *({"groups": -3}, {"groups": 2.5}, {"groups": True}, {"size": float("inf")}, {"extra": -1}, {"groups": 10**30}),
+        *({"sampled": None}, {"sampled": ((1,),)}, {"perhaps": ((-5, 8),)}, {"added": ((1, "a"),)}),
+        *({"joined": (float("nan"),)}, {"joined": "ab"}, {"beside": (1e30,)}),
+    ],
+    ids=str,
+)
+def test_a_rule_whose_numbers_no_step_can_have_is_named(changed):
+    class Odd(SamplingRule):
+        def adds(self, load):
+            return replace(load, **changed)
+
+    (field,) = changed
+    with pytest.raises(
+        PluginError, match=rf"^sampling rule Odd: adds\(\) gives a StepLoad with {field} = .*: give numbers from 0"
+    ):
+        step_load(2, 2, [Odd()])
+
+
 # -- passes ------------------------------------------------------------------------------------------------------------------
 
 PASSES = {
@@ -84,7 +108,7 @@ PASSES = {
     "vppo": ({"algorithm": "vppo"}, ""),
     "sdar": ({"algorithm": "sdar"}, ""),
     "consistency": ({"consistency": {}}, ""),
-    "consistency without a penalty": ({"consistency": {}, "kl_coef": 0.0}, ""),
+    "consistency without a penalty": ({"consistency": {}, "kl_coef": 0.0, "entropy_coef": 1e-9}, ""),
     "a loss that measures": ({"algorithm": "pacs", "epochs": 2}, ""),
     "experts": ({"experts": {"aux_loss_coef": 0.01}, "minibatches": 2}, "tiny:qwen3_vl_moe:hidden=32,layers=1"),
 }

@@ -45,6 +45,12 @@ _PART = re.compile(r"(\\boxed\s*\{|(?<!\\)(?:\$\$?|\\[()\[\]])|(?<=\s)\[)")
 _FACTOR = re.compile(r"\\text\s*\{[^{}]*\}|\\?[A-Za-z]|\d+")
 MAX_FACTORS = 400
 """Largest number of letters, commands and numbers of a formula, a text in it being one: parsing takes milliseconds for each."""
+MAX_BOXES = 100
+"""Largest number of boxes in a text: all of them are read as one set."""
+_INTEGRAL = re.compile(r"\\i+nt(?![A-Za-z])")
+MAX_INTEGRALS = 3
+"""Largest number of integrals in a formula: they are computed, one within the other."""
+_LONG_NUMBER = re.compile(r"(?<!\d)\d{500}")
 _UNION = re.compile(r"\\c[au]p(?![A-Za-z])")
 MAX_UNIONS = 16
 """Largest number of unions and intersections in a text: comparing them takes cubic time."""
@@ -84,8 +90,8 @@ def answers_match(completion: str, answer: str) -> bool:
 
 def is_too_expensive(text: str) -> bool:
     """Whether math-verify would take minutes or hours for a text: texts longer than `MAX_MATH`, towers of powers, high powers of
-    sums, factorials, sums, products and sets of hundreds of terms, many unions, deeply nested brackets. The check takes linear
-    time."""
+    sums, factorials, sums, products and sets of hundreds of terms, hundreds of boxes or digits, many unions or integrals, deeply
+    nested brackets. The check takes linear time."""
     if len(text) > MAX_MATH:
         return True
     text = _PYTHON.sub("^", text)
@@ -102,7 +108,12 @@ def is_too_expensive(text: str) -> bool:
         or bool(_EXP.search(text))
         or (any(c in text for c in "$\\[") and any(p.search(text) for p in (_FACTORIAL, _GAMMA, _ROUNDED, _CHOOSE)))
         or any(len(_TERM.findall(formula)) > MAX_TERMS for formula in _DELIMITER.split(text)[1:])
-        or any(len(_FACTOR.findall(formula)) > MAX_FACTORS for formula in _formulas(text))
+        or any(
+            len(_FACTOR.findall(formula)) > MAX_FACTORS or len(_INTEGRAL.findall(formula)) > MAX_INTEGRALS
+            for formula in _formulas(text)
+        )
+        or text.count("\\boxed") > MAX_BOXES
+        or bool(_LONG_NUMBER.search(text))
         or len(_UNION.findall(text)) > MAX_UNIONS
         or _towers(text)
         or _nested(text) > 20
@@ -120,7 +131,8 @@ def _formulas(text: str) -> Iterator[str]:
             between = not between and not before[-1:].isdigit() and closed and not (sign == "$" and "\n" in part)
         before = part
         if sign[0] == "[":
-            yield part.partition("]")[0]
+            inside, bracket, _ = part.partition("]")
+            yield inside if bracket and "\n" not in inside else ""
         elif sign.startswith("\\b"):
             yield part if between else part[: _closed(part, 0)]
         elif between or (closed and sign in ("\\(", "\\[")):

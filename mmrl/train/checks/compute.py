@@ -45,6 +45,11 @@ def check_unused(compute: ComputeConfig) -> None:
             f"compute.tensor_parallel = {compute.tensor_parallel} needs vLLM, but compute.sampler = {compute.sampler!r}: "
             "use 'vllm'"
         )
+    if compute.model_runner != "auto" and compute.sampler != "vllm":
+        raise UserError(
+            f"compute.model_runner = {compute.model_runner!r} is vLLM's, but compute.sampler = {compute.sampler!r}: use 'vllm', "
+            "or leave it out"
+        )
     if compute.vllm and compute.sampler != "vllm":
         raise UserError(f"compute.vllm has settings, but compute.sampler = {compute.sampler!r}: use 'vllm', or leave them out")
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import chain
 
-from mmrl.api.errors import PluginError, plugin_errors
+from mmrl.api.errors import PluginError, is_finite, plugin_errors
 from mmrl.api.sampling import SamplingRule, StepLoad
 from mmrl.config.sections import TaskConfig
+
+MOST = 10**9
+"""Largest number of groups or completions that a rule may add to a step, far above what can be sampled."""
 
 
 class StepNumbers:
@@ -47,4 +51,30 @@ def step_load(
             load = rule.adds(load)
         if not isinstance(load, StepLoad):
             raise PluginError(f"{what} must give a StepLoad, not a {type(load).__name__}")
+        if wrong := _impossible(load):
+            raise PluginError(
+                f"{what} gives a StepLoad with {wrong} = {getattr(load, wrong)!r:.60}: give numbers from 0 to {MOST:,}"
+            )
     return load
+
+
+def _impossible(load: StepLoad) -> str:
+    """The first field of a load that no step can have; empty if there is none."""
+    for name in ("groups", "size", "extra"):
+        if not _is_count(getattr(load, name)):
+            return name
+    for name in ("sampled", "perhaps", "added"):
+        rounds = getattr(load, name)
+        if not isinstance(rounds, tuple) or not all(isinstance(one, tuple) and len(one) == 2 for one in rounds):
+            return name
+        if not all(map(_is_count, chain.from_iterable(rounds))):
+            return name
+    for name in ("joined", "beside"):
+        shares = getattr(load, name)
+        if not isinstance(shares, tuple) or not all(is_finite(share) and 0 <= share <= MOST for share in shares):
+            return name
+    return ""
+
+
+def _is_count(number: object) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool) and 0 <= number <= MOST

@@ -82,7 +82,7 @@ class Learner:
         imitating = probability_weighted_likelihood if likely else negative_log_likelihood
         self.loss: LossFunction = algorithm.loss if algorithm else imitating
         self.routing = Routing(policy, getattr(stage, "experts", None), compiled=self.train.compile)
-        self.penalties = Penalties(self.routing, self.rl, reference, temperature)
+        self.penalties = Penalties(self.routing, self.rl, reference if self.rl and self.rl.kl_coef else None, temperature)
         self.measured = Measured(self.routing, temperature, algorithm.loss_needs if algorithm else ())
         self.chooses = False  # whether the loss tells which tokens it chose
         self.normalise: Normalise = algorithm.normalise if algorithm else "token"

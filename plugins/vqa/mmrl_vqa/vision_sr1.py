@@ -14,7 +14,7 @@ from typing import ClassVar, Literal, TypeGuard
 
 from mmrl import Case, SamplingRule, Task, UserError
 from mmrl.api.errors import is_finite
-from mmrl.api.sampling import Group, StepSampler
+from mmrl.api.sampling import Group, StepLoad, StepSampler
 from mmrl.api.types import verifier_value
 from mmrl.api.verifiers.parse import MAX_LENGTH, first_tag
 from mmrl_vqa.asking import DESCRIBED
@@ -22,7 +22,7 @@ from mmrl_vqa.easyr1 import BOX, unspaced
 from mmrl_vqa.table import Table
 
 FROM = 2**30
-"""The groups of answers from descriptions are numbered from here, as there is one for each completion."""
+"""The groups of answers from descriptions are numbered from here: by the completion's place, times this, and its group."""
 PART = "description"
 """The part of the reward, and the note of a group: how often its descriptions were enough."""
 
@@ -76,8 +76,7 @@ class SelfReward(SamplingRule):
         copies, prompts = [], []
         for group, task in asked:
             for place, rollout in enumerate(group.rollouts):
-                number = FROM + group.number * len(group.rollouts) + place
-                copies.append(replace(group, number=number, others=[], notes={}))
+                copies.append(replace(group, number=FROM * (1 + place) + group.number, others=[], notes={}))
                 prompts.append(task.described(group.prompt, description_of(rollout.completion)))
         answered = sample.complete(copies, prompts, share=0.0)
         sample.score(answered)
@@ -89,6 +88,11 @@ class SelfReward(SamplingRule):
             group.notes[PART] = statistics.fmean(right)
             group.others += own
         return groups
+
+    def adds(self, load: StepLoad) -> StepLoad:
+        """An answer from each description; those are prompts of their own."""
+        answers = (load.groups * load.size, 1)
+        return replace(load.completing(1.0), sampled=(*load.sampled, answers))
 
     def counts(self, groups: Sequence[Group]) -> Mapping[str, float]:
         noted = [group.notes[PART] for group in groups if PART in group.notes]

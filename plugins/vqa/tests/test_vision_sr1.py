@@ -63,6 +63,16 @@ def test_a_description_earns_what_is_found_from_it(table):
     assert "< |image_pad|>" in sample.shown[1].text and "<description>" not in sample.shown[0].text
 
 
+def test_groups_of_different_sizes_have_answers_of_their_own(table):
+    prompt = next(p for p in table.prompts("train", 0) if p.meta["kind"] == "number" and p.answer == "2")
+    prompt = Prompt(**{**vars_of(prompt), "task": "vqa/table"})
+    groups = [group_of(number, prompt, ["two"] * size) for number, size in ((0, 6), (1, 4), (2, 1), (3, 2))]
+    groups[3].scores = [Score(None)] * 2
+    SelfReward()(groups, Reader(table))
+    assert [len(g.others) for g in groups] == [6, 4, 1, 2]
+    assert [s.value for g in groups for s in g.scores] == [1.5] * 11 + [None] * 2, "failed scores stay failed"
+
+
 def vars_of(prompt):
     return {name: getattr(prompt, name) for name in ("messages", "answer", "id", "seed", "meta")}
 
