@@ -423,7 +423,7 @@ def test_yarn_with_several_axes_is_refused(policy):
 def test_what_vllm_computes_otherwise_on_a_cpu_is_refused_there():
     """By 0.3 nats a token."""
     policy = cases.policy("lfm2_vl")
-    with pytest.raises(UserError, match='on a CPU vLLM .*its convolutions.*: use "local"'):
+    with pytest.raises(UserError, match=r'on a CPU vLLM .*its convolutions.*: use "local"'):
         check_served(policy, None, torch.device("cpu"))
     check_served(policy, None, torch.device("cuda"))
 
