@@ -16,6 +16,7 @@ import pytest
 import fork_server
 import forked
 import long_tests
+import working_folder
 from mmrl.api import processes
 from mmrl.registry.plugins import _registry
 
@@ -24,7 +25,8 @@ CI_LINES = 12
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.pluginmanager.register(long_tests)  # a hook of this file isn't asked about tests of plugins/ and sims/
+    for hooks in (long_tests, working_folder):  # hooks of this file aren't asked about tests of plugins/ and sims/
+        config.pluginmanager.register(hooks)
     fork_server.prepare()  # here, so that the processes of pytest-xdist share one
     forked.fork_children()
 

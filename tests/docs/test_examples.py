@@ -36,6 +36,8 @@ WITHOUT = {
     "mmrl.api.processes.guard.adopt_orphans": PROCESS,
     "mmrl.api.processes.guard.guard": PROCESS,
     "mmrl.api.processes.system_calls.forbid": PROCESS,
+    "mmrl.api.simulators.processes.probe.Empty": PROCESS,
+    "mmrl.api.simulators.processes.probe.Probe": PROCESS,
     "mmrl.api.simulators.processes.child.receive": CHANNEL,
     "mmrl.api.simulators.processes.child.send": CHANNEL,
     **dict.fromkeys((f"mmrl.api.annotations.{name}" for name in READ), OPTIONS),
