@@ -311,6 +311,7 @@ def test_an_engine_with_vllm_holds_the_weights_on_its_gpu_once(tmp_path, monkeyp
     monkeypatch.setattr("mmrl.rollout.generate.vllm.VllmGenerator", Noted)
     monkeypatch.setattr("mmrl.rollout.generate.engines.prepare_device", lambda *given: made.update(prepared=given))
     config = runs.toy_config(tmp_path, policy={"model": TINY.model}, compute={"sampler": "vllm", "placement": "separate"})
+    monkeypatch.chdir(tmp_path)  # where an engine goes
     Engine(config, "cuda", str(tmp_path), {}).ready()
     prepared = ("cuda", "float32")  # torch's own settings would make its samples differ from the learner's
     assert made == {"policy": torch.device("cpu"), "vllm": torch.device("cuda"), "prepared": prepared}
