@@ -68,6 +68,7 @@ def test_the_future_comes_back_in_tasks_that_count_what_happened(python):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive  # a minute
 @pytest.mark.timeout(600)
 def test_the_expert_lifts_by_differences_and_by_poses(made):
     for control in ("delta", "absolute"):
@@ -81,6 +82,7 @@ def test_the_expert_lifts_by_differences_and_by_poses(made):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "controller,control,dims,units",
     [("OSC_POSITION", "delta", 4, (0.05, 0.05, 0.05, 1.0)), ("JOINT_POSITION", "absolute", 8, (torch.pi,) * 7 + (1.0,))],
