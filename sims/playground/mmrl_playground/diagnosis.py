@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 from collections.abc import Mapping
 
+from mmrl.api.simulators.processes.elsewhere import report_of
 from mmrl_playground import packages
 from mmrl_playground.simulator import cache
 
@@ -25,12 +24,9 @@ def ask(python: str | None) -> dict[str, str]:
     try:
         if python is None:
             packages.check_installed()  # or this one would be started for nothing
-        done = subprocess.run([python or sys.executable, packages.__file__], capture_output=True, text=True, timeout=PATIENCE_S)
-        return dict(json.loads(done.stdout))
     except packages.Refused as error:
         return {"refused": str(error)}
-    except (OSError, subprocess.TimeoutExpired, ValueError) as error:
-        return {"refused": f"{packages.PYTHON} = {python!r} can't be asked ({packages.said(error)}): name an interpreter"}
+    return report_of(python or sys.executable, packages.__file__, packages.PYTHON, PATIENCE_S)
 
 
 def package(told: Mapping[str, str], python: str | None) -> dict[str, str]:

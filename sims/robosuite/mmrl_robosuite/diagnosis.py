@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 from collections.abc import Mapping
 
 from mmrl.api.simulators.mujoco_rendering import finding
+from mmrl.api.simulators.processes.elsewhere import report_of
 from mmrl_robosuite import packages
 
 PATIENCE_S = 30.0
@@ -27,11 +26,7 @@ def ask(python: str | None) -> dict[str, str]:
     """`packages.report` of the interpreter that has robosuite."""
     if python is None:
         return packages.report()
-    try:
-        done = subprocess.run([python, packages.__file__], capture_output=True, text=True, timeout=PATIENCE_S)
-        return dict(json.loads(done.stdout))
-    except (OSError, subprocess.TimeoutExpired, ValueError) as error:
-        return {"refused": f"{packages.PYTHON} = {python!r} can't be asked ({packages.said(error)}): name an interpreter"}
+    return report_of(python, packages.__file__, packages.PYTHON, PATIENCE_S)
 
 
 def package(told: Mapping[str, str], python: str | None) -> dict[str, str]:
