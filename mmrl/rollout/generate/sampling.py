@@ -47,7 +47,7 @@ class SamplingParams:
     logits_processor: LogitsProcessor | None = None
     """Changes the logits before tokens are chosen; only the embedded sampler supports it."""
     routes: bool = False
-    """Tell which experts were chosen; only the embedded sampler does."""
+    """Tell which experts were chosen; vLLM can only if it was started so, see `VllmGenerator`."""
 
 
 class StopTexts:
