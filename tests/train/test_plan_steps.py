@@ -7,7 +7,7 @@ import torch
 
 import runs
 from mmrl import SamplingRule
-from mmrl.api.errors import PluginError
+from mmrl.api.errors import PluginError, UserError
 from mmrl.api.sampling import StepLoad
 from mmrl.config.load import parse_config
 from mmrl.policies.vlm.vlm import VLM
@@ -97,6 +97,12 @@ def test_a_rule_whose_numbers_no_step_can_have_is_named(changed):
         PluginError, match=rf"^sampling rule Odd: adds\(\) gives a StepLoad with {field} = .*: give numbers from 0"
     ):
         step_load(2, 2, [Odd()])
+
+
+@pytest.mark.parametrize(("prompts", "size"), [(2, 2**31 - 1), (2**31 - 1, 2)])
+def test_no_rule_is_blamed_for_numbers_of_the_run_file(prompts, size):
+    with pytest.raises(UserError, match=f"{prompts:,} prompts of {size:,} completions .*lower its prompts_per_step"):
+        step_load(prompts, size, [SamplingRule()])
 
 
 # -- passes ------------------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from itertools import chain
 
-from mmrl.api.errors import PluginError, is_finite, plugin_errors
+from mmrl.api.errors import PluginError, UserError, is_finite, plugin_errors
 from mmrl.api.sampling import SamplingRule, StepLoad
 from mmrl.config.sections import TaskConfig
 
@@ -41,9 +41,15 @@ def step_load(
     prompts_per_step: int, size: int, rules: Sequence[SamplingRule], entries: Mapping[str, TaskConfig] | None = None
 ) -> StepLoad:
     """What a step samples and trains on, at most. size: the stage's completions per prompt. entries: the run's tasks; of those
-    that prompts are drawn from, all prompts are taken to be of that with the largest groups."""
+    that prompts are drawn from, all prompts are taken to be of that with the largest groups. Raises UserError for more than
+    `MOST` prompts or completions."""
     numbers, sizes = StepNumbers(prompts_per_step, rules), group_sizes(entries or {}, size)
     drawn = max((sizes[label] for label, entry in (entries or {}).items() if entry.weight), default=size)
+    if max(numbers.prompts, drawn) > MOST:  # the run's own numbers, for which no rule is to blame
+        raise UserError(
+            f"a step begins with {numbers.prompts:,} prompts of {drawn:,} completions each, more than {MOST:,}: "
+            "lower its prompts_per_step and group_size"
+        )
     load = StepLoad(wanted=numbers.wanted, groups=numbers.prompts, size=drawn, sizes=sizes, sampled=((numbers.prompts, drawn),))
     for rule in sorted(rules, key=lambda rule: rule.phase == "select"):
         what = f"sampling rule {type(rule).__name__}: adds()"
