@@ -18,6 +18,7 @@ from mmrl.algorithms.signals import SIGNALS, Signals
 from mmrl.api.errors import PluginError, UserError, did_you_mean, is_finite, plugin_errors, shorten
 from mmrl.api.specs import AlgorithmSpec, Bounds
 from mmrl.api.tokens import DISCRETE, TokenKind, tokens_of
+from mmrl.config.foreign import called_here
 from mmrl.config.load import describe_error
 from mmrl.config.sections import CriticConfig, RlStage, TurnCriticConfig
 from mmrl.config.values import LARGEST
@@ -154,7 +155,9 @@ def compose(spec: AlgorithmSpec, settings: Mapping[str, Any], max_tokens: int = 
     for name in merged:
         if name not in accepted:
             known = [*accepted, *own, *OF_ALL]
-            hint = " It is a key of the stage, not of settings." if name in RlStage.model_fields else did_you_mean(name, known)
+            theirs = "; ".join(called_here(name, "stages.settings"))
+            hint = f" W{theirs[1:]}." if theirs else did_you_mean(name, known)
+            hint = " It is a key of the stage, not of settings." if name in RlStage.model_fields else hint
             raise UserError(f"{what} has no setting {name!r}.{hint} It accepts: {', '.join(known)}")
     parts = []
     for function in (advantage, loss):

@@ -60,7 +60,7 @@ class Conversation(Rollout):
 
     @property
     def is_demonstration(self) -> bool:
-        return any(math.isnan(p) for t in self.turns for p in t.logprobs)
+        return any(t.logprobs for t in self.turns) and all(math.isnan(p) for t in self.turns for p in t.logprobs)
 
     @property
     def completion(self) -> str:
@@ -132,7 +132,8 @@ class Conversation(Rollout):
         return replace(self, turns=tuple(replace(turn, state=self._state(k)) for k, turn in enumerate(self.turns)))
 
     def to_stub(self, prompt: Prompt | None = None) -> Conversation:
-        turns = tuple(_counted(turn) for turn in self.turns)
+        unsampled = (math.nan,) if self.is_demonstration else ()
+        turns = tuple(_counted(turn, unsampled) for turn in self.turns)
         return replace(
             self,
             prompt=prompt or self.prompt.without_media(),
@@ -309,7 +310,6 @@ def _check_tokens(ratio: Ratio) -> None:
         raise ValueError(f'a conversation has one target per token and no ratio = "{ratio}": use "token"')
 
 
-def _counted(turn: Turn) -> Turn:
+def _counted(turn: Turn, logprobs: tuple[float, ...]) -> Turn:
     """The turn as other ranks need it: its text and length, without the ids, which would be most of what a step sends."""
-    unsampled = (math.nan,) if any(math.isnan(p) for p in turn.logprobs) else ()
-    return replace(turn, observed_ids=(), token_ids=range(len(turn.token_ids)), logprobs=unsampled, messages=())
+    return replace(turn, observed_ids=(), token_ids=range(len(turn.token_ids)), logprobs=logprobs, messages=())

@@ -110,6 +110,13 @@ class Task:
         results: (prompt, score) pairs."""
         return {}
 
+    def summarise_parts(self, parts: Mapping[str, list[tuple[Prompt, float]]]) -> dict[str, float]:
+        """Metrics of the parts of one evaluation's scores, besides their means, such as a mean over episodes; none by default. A
+        metric `f1/macro` is reported as `part/f1/macro`.
+
+        parts: name of a verifier's part -> pairs of a prompt and the mean of this part over its answers that have it."""
+        return {}
+
 
 class Verifier(Protocol):
     """A pure function from a case to a reward. It may raise: the judge handles time limits, processes and failures."""

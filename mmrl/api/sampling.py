@@ -131,12 +131,24 @@ class StepLoad:
         return replace(self, sampled=(*self.sampled, *self.rounds(groups, size)), added=(*self.added, *more))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Continued:
+    """An answer that went on behind words that a rule gave it, see `StepSampler.go_on`."""
+
+    rollout: Rollout
+    """The whole answer."""
+    text: str
+    """What was sampled behind the given words, without special tokens."""
+    tokens: int
+    """Number of tokens of that, the end token included."""
+
+
 class StepSampler(Protocol):
     """The sampling of one step, as a rule sees it.
 
     With several learner processes, each samples and scores its own share of the groups. A rule of the phase `score` is called
-    in each process with that process's groups. It must call `complete` equally often in all processes, even without groups. A
-    rule of the phase `select` is called in each process with all groups and must decide the same in all of them.
+    in each process with that process's groups. It must call `complete` and `go_on` equally often in all processes, even without
+    groups. A rule of the phase `select` is called in each process with all groups and must decide the same in all of them.
     """
 
     @property
@@ -164,6 +176,19 @@ class StepSampler(Protocol):
         """In the phase `score`: sample other prompts, one for each group; the new groups are not scored.
 
         share: of the task's group size; at least one completion is sampled."""
+        ...
+
+    def go_on(
+        self, rollouts: Sequence[Rollout], begun: Sequence[str], temperature: float | None = None, most: int | None = None
+    ) -> list[Continued]:
+        """In the phase `score`: answers that begin with the given texts, and go on from there. They are not scored, and the
+        rollouts stay as they are.
+
+        Tokens with which a text begins as its rollout does are the rollout's, with their log-probabilities; the end token isn't
+        among them. The rest of the text is given and not sampled: its tokens have no log-probabilities (NaN) of the sampler, and
+        are trained on like all others. temperature: of what is sampled; that of the run by default. most: tokens that are
+        sampled at most; by default as many as the begun text leaves of the task's limit. Raises
+        UserError for episodes of several turns or in a simulator."""
         ...
 
     def score(self, groups: Sequence[Group], without: Collection[str] = ()) -> None:

@@ -4,6 +4,7 @@ is waited for, and so is each copy to the host."""
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -51,6 +52,20 @@ def upload(
 def upload_one(tensor: torch.Tensor, device: torch.device | str) -> torch.Tensor:
     """See `upload`."""
     return upload({"it": tensor}, device)["it"]
+
+
+def constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Numbers that never change, on a device: a tensor [len(values)] that is made once, since the host waits whenever one is. All
+    callers get the same tensor, so nobody may write to it."""
+    return _constant(values, dtype, device, stream_of(device))
+
+
+@lru_cache(maxsize=256)
+def _constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device, stream: int) -> torch.Tensor:
+    import torch
+
+    with torch.inference_mode(False):  # a later pass may have gradients
+        return torch.tensor(values, dtype=dtype, device=device)
 
 
 def download(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

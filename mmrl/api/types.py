@@ -134,7 +134,8 @@ class Turn:
     token_ids: Sequence[int]
     """Token ids that the policy sampled, the end token included. Training uses these ids; the text is never tokenised again."""
     logprobs: tuple[float, ...]
-    """Natural log-probability of each id (temperature applied); NaN for ids that weren't sampled, as in a gold completion."""
+    """Natural log-probability of each id (temperature applied); NaN for ids that weren't sampled, such as those of a gold
+    completion, or of words that a sampling rule put into an answer."""
     text: str
     """The sampled ids decoded, without special tokens; verifiers read this."""
     reward: float = 0.0

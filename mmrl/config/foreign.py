@@ -1,259 +1,74 @@
-"""Keys of other trainers and what they are called here, so that the error for one names ours.
-
-docs/from-*.md explains them, and a test compares the two."""
+"""What is said of keys of other trainers, whose tables are in `mmrl.config.foreign_keys`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from itertools import islice
 
-_BATCH = ("stages.prompts_per_step",)
-_VLLM = {
-    "use_vllm": ("compute.sampler",),
-    "vllm_gpu_memory_utilization": ("compute.gpu_memory_utilization",),
-    "vllm_tensor_parallel_size": ("compute.tensor_parallel",),
-}
-_GRPO = {  # of TRL, and so of ms-swift
-    "max_steps": ("stages.steps",),
-    "num_generations": ("stages.group_size",),
-    "per_device_train_batch_size": _BATCH,
-    "gradient_accumulation_steps": _BATCH,
-    "num_iterations": ("stages.epochs",),
-    "steps_per_generation": ("stages.minibatches",),
-    "learning_rate": ("stages.learning_rate",),
-    "max_completion_length": ("generate.max_tokens",),
-    "temperature": ("generate.temperature",),
-    "top_p": ("generate.top_p",),
-    "top_k": ("generate.top_k",),
-    "beta": ("stages.kl_coef",),
-    "sync_ref_model": ("stages.reference_every",),
-    "ref_model_sync_steps": ("stages.reference_every",),
-    "ref_model_mixup_alpha": ("stages.reference_decay",),
-    "epsilon": ("stages.settings.clip_low",),
-    "epsilon_high": ("stages.settings.clip_high",),
-    "delta": ("stages.settings.dual_clip",),
-    "loss_type": ("stages.algorithm", "stages.settings"),
-    "importance_sampling_level": ("stages.algorithm",),
-    "scale_rewards": ("stages.settings",),
-    "top_entropy_quantile": ("stages.settings.entropy_share",),
-    "save_steps": ("checkpoint.every",),
-    "eval_steps": ("evaluate.every",),
-    "report_to": ("record.trackers",),
-    "output_dir": ("runs_dir", "name"),
-    **_VLLM,
-}
-_SHARDS = ("compute.learners", "compute.weights")
+from mmrl.config.foreign_keys import FOREIGN, WITHOUT
+from mmrl.config.foreign_names import listed, page, sentence, written_here
 
-FOREIGN: Mapping[str, Mapping[str, tuple[str, ...]]] = {
-    "TRL": _GRPO
-    | {
-        "warmup_steps": ("stages.warmup_steps",),
-        "lr_scheduler_type": ("stages.schedule",),
-        "max_grad_norm": ("stages.max_grad_norm",),
-        "weight_decay": ("stages.weight_decay",),
-        "use_bias_correction_kl": ("stages.kl_bias_correction",),
-        "multi_objective_aggregation": ("stages.algorithm",),
-        "sapo_temperature_pos": ("stages.settings.temperature",),
-        "sapo_temperature_neg": ("stages.settings.negative_temperature",),
-        "vespo_k_pos": ("stages.settings.power",),
-        "vespo_lambda_pos": ("stages.settings.decay",),
-        "vespo_k_neg": ("stages.settings.negative_power",),
-        "vespo_lambda_neg": ("stages.settings.negative_decay",),
-        "generation_batch_size": _BATCH,
-        "num_generations_eval": ("evaluate.num_samples",),
-        "shuffle_dataset": ("stages.order",),
-        "use_adaptive_entropy": ("stages.entropy_control",),
-        "entropy_target": ("stages.entropy_control.target",),
-        "router_aux_loss_coef": ("stages.experts.aux_loss_coef",),
-        "vllm_importance_sampling_cap": ("stages.importance_sampling_cap",),
-        "vllm_max_model_length": ("generate.max_context",),
-        "model_init_kwargs": ("policy.dtype", "policy.attn_implementation"),
-        "trust_remote_code": ("policy.trust_remote_code",),
-        "off_policy_mask_threshold": ("stages.off_policy_mask",),
-        "mask_truncated_completions": ("stages.overlong",),
-        "entropy_coef": ("stages.entropy_coef",),
-        "reward_weights": ("verifiers",),
-        "vllm_importance_sampling_correction": ("stages.importance_sampling",),
-        "vllm_importance_sampling_mode": ("stages.importance_sampling", "stages.importance_sampling_level"),
-        "vllm_importance_sampling_clip_max": ("stages.importance_sampling_cap",),
-        "vllm_importance_sampling_clip_min": ("stages.importance_sampling_floor",),
-        "vllm_enable_sleep_mode": ("compute.sleep_mode",),
-        "deepspeed": _SHARDS,
-        "fsdp": _SHARDS,
-        "gradient_checkpointing": ("train.gradient_checkpointing",),
-        "optim": ("stages.optimizer",),
-        "use_peft": ("policy.lora",),
-        "lora_r": ("policy.lora.rank",),
-        "lora_alpha": ("policy.lora.alpha",),
-        "lora_target_modules": ("policy.lora.target_modules",),
-        "bf16": ("policy.dtype",),
-        "fp16": ("policy.dtype",),
-        "num_train_epochs": ("stages.steps",),
-        "seed": ("seed",),
-        "load_in_4bit": ("policy.lora.nf4",),
-        "bnb_4bit_quant_type": ("policy.lora.nf4",),
-        "save_total_limit": ("checkpoint.keep",),
-        "project": ("record.project",),
-        "log_completions": ("record.rollouts_every", "record.rollouts"),
-        "max_tool_calling_iterations": ("generate.max_turns",),
-    },
-    "verl": {
-        "data.train_files": ("tasks.options.path",),
-        "data.val_files": ("tasks.options.test_path",),
-        "data.train_batch_size": _BATCH,
-        "data.max_response_length": ("generate.max_tokens",),
-        "data.max_prompt_length": (),
-        "actor_rollout_ref.model.path": ("policy.model",),
-        "actor_rollout_ref.model.lora_rank": ("policy.lora.rank",),
-        "actor_rollout_ref.model.lora_alpha": ("policy.lora.alpha",),
-        "actor_rollout_ref.model.enable_gradient_checkpointing": ("train.gradient_checkpointing",),
-        "actor_rollout_ref.actor.optim.lr": ("stages.learning_rate",),
-        "actor_rollout_ref.actor.optim.weight_decay": ("stages.weight_decay",),
-        "actor_rollout_ref.actor.optim.lr_warmup_steps": ("stages.warmup_steps",),
-        "actor_rollout_ref.actor.ppo_mini_batch_size": ("stages.minibatches",),
-        "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": ("train.micro_batch_tokens",),
-        "actor_rollout_ref.actor.ppo_max_token_len_per_gpu": ("train.micro_batch_tokens",),
-        "actor_rollout_ref.actor.ppo_epochs": ("stages.epochs",),
-        "actor_rollout_ref.actor.use_kl_loss": ("stages.kl_coef",),
-        "actor_rollout_ref.actor.kl_loss_coef": ("stages.kl_coef",),
-        "actor_rollout_ref.actor.kl_loss_type": ("stages.kl_estimator",),
-        "algorithm.use_kl_in_reward": ("stages.kl_in",),
-        "algorithm.kl_ctrl.kl_coef": ("stages.kl_coef",),
-        "algorithm.kl_penalty": ("stages.kl_estimator",),
-        "actor_rollout_ref.actor.clip_ratio_low": ("stages.settings.clip_low",),
-        "actor_rollout_ref.actor.clip_ratio_high": ("stages.settings.clip_high",),
-        "actor_rollout_ref.actor.clip_ratio_c": ("stages.settings.dual_clip",),
-        "actor_rollout_ref.actor.loss_agg_mode": ("stages.settings.normalise",),
-        "actor_rollout_ref.actor.entropy_coeff": ("stages.entropy_coef",),
-        "actor_rollout_ref.actor.grad_clip": ("stages.max_grad_norm",),
-        "actor_rollout_ref.rollout.n": ("stages.group_size",),
-        "actor_rollout_ref.rollout.temperature": ("generate.temperature",),
-        "actor_rollout_ref.rollout.top_p": ("generate.top_p",),
-        "actor_rollout_ref.rollout.name": ("compute.sampler",),
-        "actor_rollout_ref.rollout.enable_rollout_routing_replay": ("stages.experts.router_replay",),
-        "actor_rollout_ref.rollout.gpu_memory_utilization": ("compute.gpu_memory_utilization",),
-        "actor_rollout_ref.rollout.tensor_model_parallel_size": ("compute.tensor_parallel",),
-        "algorithm.adv_estimator": ("stages.algorithm",),
-        "actor_rollout_ref.actor.policy_loss.loss_mode": ("stages.algorithm", "stages.settings"),
-        "actor_rollout_ref.actor.tau_pos": ("stages.settings.temperature",),
-        "actor_rollout_ref.actor.tau_neg": ("stages.settings.negative_temperature",),
-        "actor_rollout_ref.actor.policy_loss.clip_cov_ratio": ("stages.settings.share",),
-        "actor_rollout_ref.actor.policy_loss.clip_cov_lb": ("stages.settings.low",),
-        "actor_rollout_ref.actor.policy_loss.clip_cov_ub": ("stages.settings.high",),
-        "actor_rollout_ref.actor.policy_loss.kl_cov_ratio": ("stages.settings.share",),
-        "actor_rollout_ref.actor.policy_loss.ppo_kl_coef": ("stages.settings.penalty",),
-        "actor_rollout_ref.actor.policy_loss.dro_beta": ("stages.settings.beta",),
-        "algorithm.gamma": ("stages.settings.gamma",),
-        "algorithm.lam": ("stages.settings.lam",),
-        "algorithm.norm_adv_by_std_in_grpo": ("stages.settings.scale",),
-        "critic.optim.lr": ("stages.critic.learning_rate",),
-        "critic.cliprange_value": ("stages.critic.clip_range",),
-        "reward.custom_reward_function.path": ("verifiers",),
-        "reward.custom_reward_function.name": ("verifiers",),
-        "reward.num_workers": ("judge.num_workers",),
-        "trainer.total_training_steps": ("stages.steps",),
-        "trainer.total_epochs": ("stages.steps",),
-        "trainer.n_gpus_per_node": ("compute.learners",),
-        "trainer.nnodes": ("compute.learners",),
-        "actor_rollout_ref.actor.ulysses_sequence_parallel_size": ("compute.sequence_parallel",),
-        "actor_rollout_ref.actor.fsdp_config.optimizer_offload": ("train.offload_optimizer",),
-        "trainer.save_freq": ("checkpoint.every",),
-        "trainer.test_freq": ("evaluate.every",),
-        "trainer.logger": ("record.trackers",),
-        "trainer.project_name": ("record.project",),
-        "trainer.experiment_name": ("name",),
-        "trainer.resume_mode": (),
-    },
-    "ms-swift": _GRPO
-    | {
-        "model": ("policy.model",),
-        "torch_dtype": ("policy.dtype",),
-        "tuner_type": ("policy.lora",),
-        "lora_rank": ("policy.lora.rank",),
-        "lora_alpha": ("policy.lora.alpha",),
-        "target_modules": ("policy.lora.target_modules",),
-        "freeze_vit": ("stages.parts",),
-        "freeze_aligner": ("stages.parts",),
-        "max_pixels": ("policy.max_pixels",),
-        "dataset": ("tasks.options.path",),
-        "val_dataset": ("tasks.options.test_path",),
-        "split_dataset_ratio": ("tasks.options.test_share",),
-        "advantage_estimator": ("stages.algorithm",),
-        "kl_in_reward": ("stages.kl_in",),
-        "teacher_kl_coef": ("stages.settings.teacher_weight",),
-        "advantage_reweight": ("stages.algorithm",),
-        "rlsd_lambda": ("stages.settings.weight",),
-        "rlsd_lambda_decay_steps": ("stages.settings.last_weight",),
-        "rlsd_reweight_clip_range": ("stages.settings.weight_clip",),
-        "rlsd_negative_only": ("stages.settings.only_negative",),
-        "sdar_loss_coef": ("stages.settings.told_weight",),
-        "sdar_gate_beta": ("stages.settings.sharpness",),
-        "chord_mu_peak": ("stages.imitation.start_weight",),
-        "chord_mu_valley": ("stages.imitation.end_weight",),
-        "chord_mu_decay_steps": ("stages.imitation.decay_steps",),
-        "chord_enable_phi_function": ("stages.imitation.uncertainty_weighting",),
-        "soft_max_length": ("stages.overlong_buffer",),
-        "soft_cache_length": ("stages.overlong_buffer",),
-        "tau_pos": ("stages.settings.temperature",),
-        "tau_neg": ("stages.settings.negative_temperature",),
-        "real_tau": ("stages.settings.temperature",),
-        "fipo_decay_rate": ("stages.settings.half_life",),
-        "fipo_clip_range": ("stages.settings.weight_clip",),
-        "fipo_clip_high_only": ("stages.settings.only_raises",),
-        "fipo_safety_threshold": ("stages.settings.safe_ratio",),
-        "off_policy_sequence_mask_delta": ("stages.off_policy_mask",),
-        "rollout_importance_sampling_mode": ("stages.importance_sampling", "stages.importance_sampling_level"),
-        "rollout_importance_sampling_threshold": ("stages.importance_sampling_cap",),
-        "dynamic_sample": ("stages.dynamic_sampling",),
-        "max_resample_times": ("stages.dynamic_sampling",),
-        "overlong_filter": ("stages.overlong",),
-        "reward_funcs": ("tasks.verifiers",),
-        "reward_weights": ("tasks.verifiers",),
-        "external_plugins": ("verifiers",),
-        "deepspeed": _SHARDS,
-        "sequence_parallel_size": ("compute.sequence_parallel",),
-        "multi_turn_scheduler": ("generate.max_turns",),
-        "max_turns": ("generate.max_turns",),
-    },
-    "LeRobot": {
-        "dataset": ("tasks.options.folder",),
-        "env": ("tasks.options.simulator",),
-        "policy": ("policy.kind", "policy.model", "policy.options"),
-        "batch_size": ("stages.batch_size",),
-        "steps": ("stages.steps",),
-        "optimizer": ("stages.optimizer", "stages.learning_rate"),
-        "scheduler": ("stages.schedule",),
-        "peft": ("policy.lora",),
-        "env_eval_freq": ("evaluate.every",),
-        "save_freq": ("checkpoint.every",),
-        "seed": ("seed",),
-        "output_dir": ("runs_dir",),
-        "job_name": ("name",),
-        "wandb": ("record.trackers",),
-        "rename_map": ("tasks.options.cameras",),
-    },
-}
-"""Trainer -> its keys -> the keys of a run file in their place, a setting of an algorithm as `stages.settings.NAME`, an option as
-`tasks.options.NAME`; none if there is no such key."""
+_SHOWN, _READ = 3, 200
+"""Of a section of another trainer: keys that an error explains, and keys that are looked up for it."""
 
 
-def page(trainer: str) -> str:
-    """The page for those who come from it."""
-    return f"docs/from-{trainer.lower()}.md"
-
-
-def called_here(key: str, is_section: bool) -> Iterator[str]:
+def called_here(key: str, section: str = "", value: object = None) -> Iterator[str]:
     """What to write in place of a key of other trainers, in a sentence for each meaning that they give it.
 
-    key: the last part of its name. is_section: whether it was written at the top of a run file, as verl's sections are."""
-    meanings = dict[str, list[str]]()
+    key: the last part of its name. section: that of a run file in which it was written, without indices; empty for the top.
+    value: what it was set to; a table if it is a section."""
+    pages = dict[str, list[str]]()
     for trainer, keys in FOREIGN.items():
-        if is_section and any(name.startswith(f"{key}.") for name in keys):
-            yield f"it is a section of {trainer}, and {page(trainer)} says what is written in its place"
-        found = dict.fromkeys(ours for name, ours in keys.items() if name.rpartition(".")[2] == key)
+        if isinstance(value, Mapping) and any(name.startswith(f"{key}.") for name in keys):
+            pages.setdefault(page(trainer), []).append(trainer)
+    for where, trainers in pages.items():
+        yield f"it is a section of {listed(trainers)}, and {where} says what is written in its place"
+    yield from _meanings(key, section, value)
+
+
+def section_here(key: str, section: str, value: object) -> tuple[str, str]:
+    """What to write in place of a section of other trainers: the dotted name of its key, empty if it has several, and a sentence
+    for each of the first ones, empty for a section without a key of theirs. See `called_here`."""
+    leaves = dict(islice(_leaves(key, value), _READ))
+    if len(leaves) == 1:
+        ((name, given),) = leaves.items()
+        return name, "; ".join(_meanings(name, section, given))
+    found = [said for name, given in leaves.items() for said in _meanings(name, section, given, name)]
+    return "", "; ".join([*found[:_SHOWN], *(["and so on"] if len(found) > _SHOWN else [])])
+
+
+def _leaves(key: str, value: object) -> Iterator[tuple[str, object]]:
+    """The dotted names of what a table has, and the values; nothing if it is none."""
+    left = [(key, value)] if isinstance(value, Mapping) else []
+    while left:
+        name, inner = left.pop()
+        if isinstance(inner, Mapping):
+            left += [(f"{name}.{one}", given) for one, given in reversed([*inner.items()])]
+        else:
+            yield name, inner
+
+
+def _meanings(key: str, section: str, value: object, so: str = "so") -> Iterator[str]:
+    """A sentence for each meaning of a key, maybe a dotted one that trainers write with more in front. so: see `sentence`."""
+    meanings, chosen = dict[str, list[str]](), dict[str, list[str]]()
+    for trainer, keys in FOREIGN.items():
+        found = dict.fromkeys(keys[name] for name in _names(key, keys))
         # where the name is ours too, it is simply in the wrong place
         other = [ours for ours in found if not any(one.rpartition(".")[2] == key for one in ours)]
-        if other:
-            said = " or ".join(" and ".join(map(repr, ours)) for ours in other)
-            meanings.setdefault(f"is {said} here" if said else "has no key here", []).append(trainer)
-    for meaning, trainers in meanings.items():
-        yield f"what {' and '.join(trainers)} call{'s' * (len(trainers) == 1)} so {meaning} ({page(trainers[0])})"
+        other = [ours for ours in other if any(one.rpartition(".")[0] == section for one in ours)] or other
+        said = " or ".join(" and ".join(map(repr, ours)) for ours in other)
+        written = written_here(trainer, value) if any("stages.algorithm" in ours for ours in other) else ""
+        lacking = dict.fromkeys(WITHOUT.get(trainer, {})[name] for name in _names(key, WITHOUT.get(trainer, {})))
+        if said and written:
+            chosen.setdefault(f"is {said} here, with {written}", []).append(trainer)
+        elif said:
+            meanings.setdefault(f"is {said} here", []).append(trainer)
+        for why in lacking:
+            meanings.setdefault(f"has no key here: {why}", []).append(trainer)
+    for meaning, trainers in (chosen or meanings).items():  # whose value it is, that trainer is meant
+        yield sentence(trainers, so, meaning)
+
+
+def _names(key: str, keys: Collection[str]) -> list[str]:
+    """The keys of a trainer that are this one, or else end with it."""
+    return [key] if key in keys else [name for name in keys if name.endswith(f".{key}")]

@@ -18,6 +18,7 @@ from pydantic_core import ErrorDetails
 
 from mmrl.api.errors import UserError
 from mmrl.api.settings import parse_value
+from mmrl.config.foreign_names import names_here
 from mmrl.config.sections import STAGES, RunConfig
 from mmrl.config.unknown import describe_unknown_key
 
@@ -126,12 +127,13 @@ def describe_validation_error(err: ValidationError) -> str:
     path += key
     where = ".".join(str(p) for p in path)
     if fault["type"] == "extra_forbidden":
-        return describe_unknown_key(path, fault["loc"])
+        return describe_unknown_key(path, fault["loc"], fault.get("input"))
     if fault["type"] == "missing":
         return f"{where!r} is missing: add it (docs/run-files.md)"
     if fault["type"] in ("union_tag_not_found", "union_tag_invalid"):
         kinds = ", ".join(f'kind = "{kind}"' for kind in STAGES)
-        return f"{where!r} needs {kinds}, or the id of a plugin's stage (mmrl list stages)"
+        theirs = "; ".join(names_here(str(fault.get("ctx", {}).get("tag", "")))) or 'an algorithm is a key of kind = "rl"'
+        return f"{where!r} needs {kinds}, or the id of a plugin's stage (mmrl list stages); {theirs}"
     found = fault.get("input")
     is_section = fault["type"] == "model_type"
     message = "it is a section: write its keys, such as { key = value }" if is_section else describe_error(fault).rstrip(".")

@@ -36,7 +36,7 @@ from mmrl.config.simulate import SimulateConfig
 from mmrl.config.stages import EXPERT, STAGES, DistillStage, PluginStage, RlStage, SftStage, Stage, teacher_of
 from mmrl.config.training import PARTS, PartConfig, SampledTraining, SelectConfig, Training
 from mmrl.config.turn_critic import TurnCriticConfig
-from mmrl.config.values import Count, Free, Positive, Rate, Real, Section, Share, Weight
+from mmrl.config.values import Bound, Count, Free, Positive, Rate, Real, Section, Share, Weight
 
 __all__ = [
     "EXPERT",
@@ -276,6 +276,9 @@ class RunConfig(Section):
     """Seed of prompts, sampling and initial weights."""
     smoke: bool = False
     """Written by `mmrl train --smoke` into the run files that it shortens. It must not be set by hand."""
+    smoke_shows: list[Bound] = []
+    """What a smoke run should show of what the run is for, such as `votes/agreement > 0.3`: metrics, parts of rewards such as
+    `part overlong < 0`, or `moved_share`. The end of a smoke run says which of it some step showed."""
     policy: PolicyConfig
     """The model."""
     tasks: Annotated[list[TaskConfig], Field(min_length=1)]

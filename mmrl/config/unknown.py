@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import re
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel
 
 from mmrl.api.errors import did_you_mean
-from mmrl.config.foreign import called_here
+from mmrl.config.foreign import called_here, section_here
 from mmrl.config.renamed import RENAMED, REPLACED
 from mmrl.config.sections import STAGES, PluginStage, RunConfig
 
@@ -20,9 +20,9 @@ MOST = 4
 """A key that more sections have is nobody's in particular, such as `name`."""
 
 
-def describe_unknown_key(path: Sequence[int | str], loc: Sequence[int | str]) -> str:
+def describe_unknown_key(path: Sequence[int | str], loc: Sequence[int | str], value: object = None) -> str:
     """One line. path: the key as it was written, by parts; loc: the same as pydantic names it, where a stage's index is followed
-    by its kind."""
+    by its kind. value: what it was set to."""
     where = ".".join(map(str, path))
     *inside, key = (str(part) for part in path if not isinstance(part, int))
     section = ".".join(inside)
@@ -33,11 +33,15 @@ def describe_unknown_key(path: Sequence[int | str], loc: Sequence[int | str]) ->
         return f"key {where!r} is gone since mmrl 0.2: {REPLACED[plain]}"
     known = _known_keys(loc[:-1])
     kind = str(loc[2]) if section == "stages" else ""
-    ours, theirs = [*_elsewhere(kind, key)], [*called_here(key, is_section=not section)]
+    name, told = section_here(key, section, value)
+    if told:
+        return f"unknown key {'.'.join(map(str, [*path[:-1], name or key]))!r}: {told}"
+    ours, theirs = [*_elsewhere(kind, key)], [*called_here(key, section, value)]
     # which settings there are, the algorithm says, and plugins bring others
     setting = [f"a setting of the algorithm is written settings = {{{key} = ...}}"] if kind == "rl" else []
     if ours or theirs:
-        return f"unknown key {where!r}: {'; '.join([*ours, *(setting if ours else []), *theirs])}"
+        found = [*ours, *theirs] if isinstance(value, Mapping) else [*theirs, *ours]
+        return f"unknown key {where!r}: {'; '.join([*found, *(setting if ours else [])])}"
     indexed = re.fullmatch(r"(\w+)\[(\d+)\]", key)
     near = f" Did you mean '{indexed[1]}.{indexed[2]}'?" if indexed else did_you_mean(key, known)
     found = [f"d{near[2:]}"] if near else [*setting, f"known keys are {', '.join(known)}"]

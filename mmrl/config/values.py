@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from types import NoneType, UnionType
 from typing import Annotated, Any, Self, Union, get_args, get_origin
 
@@ -43,6 +44,17 @@ def _without_nan(value: Any, depth: int = 0) -> Any:
     return value
 
 
+_BOUND = re.compile(r"\S(.*\S)? (<|>|!=) -?\d+(\.\d+)?")
+
+
+def _is_bound(text: str) -> str:
+    if not _BOUND.fullmatch(text):
+        raise ValueError("must be the name of a figure, then <, > or !=, and a number, such as 'votes/agreement > 0.3'")
+    return text
+
+
+Bound = Annotated[str, AfterValidator(_is_bound)]
+"""The name of a figure and what it is said to be."""
 Free = Annotated[dict[str, Any], AfterValidator(lambda value: _without_nan(value))]
 """Keyword arguments of a plugin's object."""
 

@@ -6,12 +6,21 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any, Literal
 
 from mmrl.api.errors import PluginError, plugin_errors
 from mmrl.api.types import Case, Prompt, Score
 from mmrl.evaluation.answers import Answering, Evaluated
 from mmrl.evaluation.probes.table import probes_of
-from mmrl.evaluation.results import HELD, Evaluation, confidence_interval, figure_of, mean_parts, pass_at_k_metrics
+from mmrl.evaluation.results import (
+    HELD,
+    Evaluation,
+    confidence_interval,
+    figure_of,
+    mean_parts,
+    parts_by_prompt,
+    pass_at_k_metrics,
+)
 from mmrl.judge import Judge
 from mmrl.rollout.collector import Collector
 from mmrl.run_folder.episodes import EpisodePicker
@@ -38,8 +47,10 @@ class Evaluator(Answering):
         plain = self.answers(label, watched=watched, steering=observer)
         left_out = [*self.heldout.left_out.get(label, {}).values()]
         prompts, cases, scores, items = plain.prompts, plain.cases, plain.scores, plain.items
-        extra = self._summarise(label, [(p, i.value) for p, i in zip(prompts, items, strict=True) if i.value is not None])
-        extra |= mean_parts(scores)
+        scored = [(p, i.value) for p, i in zip(prompts, items, strict=True) if i.value is not None]
+        extra = self._summarised(label, "summarise", scored)
+        of_parts = self._summarised(label, "summarise_parts", parts_by_prompt(prompts, scores, settings.num_samples))
+        extra |= {f"part/{name}": value for name, value in of_parts.items()} | mean_parts(scores)
         extra["truncated_share"] = sum(c.status.is_truncated for c in cases) / len(cases)
         extra["failed"] = float(sum(s.failed for s in scores))
         extra |= {"left_out": float(len(left_out))} if left_out else {}
@@ -70,10 +81,11 @@ class Evaluator(Answering):
         known = {n: [[c.outcome[n] for c in own if n in c.outcome] for own in by_prompt] for n in names}
         return {f"episode/{n}": [statistics.fmean(values) for values in prompts if values] for n, prompts in known.items()}
 
-    def _summarise(self, label: str, scored: list[tuple[Prompt, float]]) -> dict[str, float]:
-        with plugin_errors(f"task {label!r}: summarise()"):
-            figures = dict(self.tasks[label].summarise(scored))
+    def _summarised(self, label: str, method: Literal["summarise", "summarise_parts"], given: Any) -> dict[str, float]:
+        """The figures that a method of the task makes of its own argument."""
+        with plugin_errors(f"task {label!r}: {method}()"):
+            figures = dict(getattr(self.tasks[label], method)(given))
         for name, value in figures.items():
             if not isinstance(name, str) or not isinstance(value, int | float) or not math.isfinite(value):
-                raise PluginError(f"task {label!r}: summarise() must give finite numbers by name, not {name!r}: {value!r:.60}")
+                raise PluginError(f"task {label!r}: {method}() must give finite numbers by name, not {name!r}: {value!r:.60}")
         return figures

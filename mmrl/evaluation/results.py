@@ -63,9 +63,10 @@ class Evaluation:
     n: int
     """Number of prompts that were scored."""
     extra: dict[str, float] = field(default_factory=dict)
-    """Figures of the task's `summarise`; `part/NAME` of the verifier's parts; `truncated_share` and `failed` of the answers; with
-    several answers per prompt `pass@k` and `majority@k`, see `pass_at_k_metrics`; with `evaluate.blank_images`, `blank`: the
-    value with blank images, if the task has any; likewise `shuffled`, `sparse_to_dense` and `steered`, with further figures."""
+    """Figures of the task's `summarise`; `part/NAME` of the verifier's parts, and of the task's `summarise_parts`;
+    `truncated_share` and `failed` of the answers; with several answers per prompt `pass@k` and `majority@k`, see
+    `pass_at_k_metrics`; with `evaluate.blank_images`, `blank`: the value with blank images, if the task has any; likewise
+    `shuffled`, `sparse_to_dense` and `steered`, with further figures."""
     intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
     """Key of `extra` -> bounds of its 95% interval: `episode/success` and `episode/success_at_end` of a task that acts, `steered`
     and `steered/gain` of steered answers."""
@@ -130,6 +131,16 @@ def mean_parts(scores: Sequence[Score]) -> dict[str, float]:
         for name, value in score.parts.items():
             found.setdefault(f"part/{name}", []).append(value)
     return {name: statistics.fmean(values) for name, values in sorted(found.items())}
+
+
+def parts_by_prompt(prompts: Sequence[Prompt], scores: Sequence[Score], samples: int) -> dict[str, list[tuple[Prompt, float]]]:
+    """Name of a verifier's part -> (prompt, mean over its answers that have the part), for `Task.summarise_parts`. scores: of
+    `samples` answers to each prompt, in order."""
+    found: dict[str, list[tuple[Prompt, float]]] = {}
+    for number, prompt in enumerate(prompts):
+        for name, value in mean_parts(scores[number * samples : (number + 1) * samples]).items():
+            found.setdefault(name.removeprefix("part/"), []).append((prompt, value))
+    return found
 
 
 def _majority_score(votes: Sequence[tuple[str, float]]) -> float:

@@ -135,6 +135,10 @@ class EndpointPolicy(Policy):
             model_sizes=(*inputs.model_sizes, *map(self.encoder.size, sizes)),
         )
 
+    def begun(self, inputs: ChatInputs, token_ids: Sequence[int]) -> ChatInputs:
+        """Raises UserError: an endpoint begins each answer itself."""
+        raise UserError("a model behind an endpoint can't go on with a begun answer: choose one that runs here")
+
     def check_turns(self) -> None:
         """A conversation may go on after an answer."""
 

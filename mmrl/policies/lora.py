@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -133,9 +135,26 @@ def add_adapters(model: Any, config: LoraConfig, seed: int, device: torch.device
         torch.default_generator.manual_seed(seed)  # not torch.manual_seed, which also seeds every GPU
         peft.inject_adapter_in_model(settings, model)
     cast_adapter_dtype(model, "default")
-    for _, layer in _layers(model):  # by peft they are rounded as the weights are, and the model would not be itself
-        for dora in _dora_of(layer):
+    linear: Any = peft.tuners.lora.Linear
+    for _, layer in _layers(model):
+        if type(layer) is linear and not config.use_dora:
+            layer.forward = partial(_forward, layer)
+        for dora in _dora_of(layer):  # by peft they are rounded as the weights are, and the model would not be itself
             dora.weight.data = _lengths(layer.get_base_layer().weight.float())
+
+
+def _forward(layer: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """What peft's layer computes, bit for bit. Without gradients it takes four operations more than the layer beneath and not
+    six, and moves half as many bytes: in a step of decoding, half of all operations are adapters'."""
+    if torch.is_grad_enabled() or layer.disable_adapters or layer.merged or args or kwargs:
+        found: torch.Tensor = type(layer).forward(layer, x, *args, **kwargs)
+        return found
+    found = layer.base_layer(x)
+    a, b, scaling = layer.lora_A["default"], layer.lora_B["default"], layer.scaling["default"]
+    more = b(a(x.to(a.weight.dtype)))
+    if math.frexp(scaling)[0] == 0.5:  # a power of two, of which a product isn't rounded
+        return found.add_(more, alpha=scaling)
+    return found.add_(more * scaling)
 
 
 def _dora_of(layer: Any) -> list[Any]:

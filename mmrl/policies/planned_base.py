@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import torch
 from torch import nn
 
 from mmrl.api.errors import UserError
 from mmrl.config.sections import PolicyConfig
-from mmrl.policies.acting.planned import Planned
+from mmrl.policies.acting.planned import META, Planned
 from mmrl.policies.acting.saved_policy import SETTINGS, read_settings
+from mmrl.policies.acting.vla_options import width_of
 from mmrl.policies.load import checked_options, policy_class
+from mmrl.policies.vlm.loading import skeleton
 from mmrl.registry import plugins
 
 
@@ -21,13 +24,34 @@ def planned_base(folder: Path, config: PolicyConfig) -> Planned:
     kind = str(read_settings(folder).get("kind", ""))
     if not kind:
         raise UserError(f"policy.options.base {str(folder)!r} has no {SETTINGS}: give a folder with a policy that acts")
-    if kind == "vla":  # whose numbers are computed, and not counted by passes
-        raise UserError(f"policy.options.base {str(folder)!r} is of kind 'vla': mmrl plan can't count one beneath another policy")
     own = config.model_copy(update={"kind": kind, "model": str(folder), "lora": None, "options": {}})
     spec = plugins.registry().get("policies", kind)
+    own = own.model_copy(update={"options": checked_options(own, spec)})
+    if kind == "vla":
+        return _computed(own)
     made = policy_class(spec)
-    found: Planned = made.planned(own.model_copy(update={"options": checked_options(own, spec)}))
+    found: Planned = made.planned(own)
     return replace(found, reads_text=made.reads_text if found.reads_text is None else found.reads_text)
+
+
+def _computed(config: PolicyConfig) -> Planned:
+    """That of a vision-language-action model, with the little that a policy on it asks of it."""
+    given, wide = config.options, skeleton(config).config.get_text_config().hidden_size
+    dims, chunk = int(given.get("dims", 7)), int(given.get("chunk", 1))
+    return Planned(
+        model=nn.Module(),
+        width=width_of(wide, dims, str(given.get("head", "tokens")), str(given.get("decoding", "parallel"))),
+        chunk=chunk,
+        steps=1,
+        pictures=0,
+        pixels=0,
+        prefix=lambda text: 0,
+        tokens=lambda text, demonstrated: 1,
+        act=lambda rows, text: None,
+        learn=lambda rows, text, demonstrated: torch.empty(0, device=META),
+        computed=config,
+        reads_text=True,
+    )
 
 
 def frozen_of(base: Planned) -> nn.ModuleList:

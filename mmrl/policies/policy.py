@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from inspect import getattr_static
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -91,6 +91,11 @@ class Policy:
         """The model without weights (on torch's meta device), whose names `stages.parts` and `policy.lora.target_modules` are
         compared with; None for a model of transformers, which is built from its config.json."""
 
+    @staticmethod
+    def own_names(config: PolicyConfig) -> Sequence[str]:
+        """Names of its weights besides those of the skeleton, trained beside adapters too; `stages.parts` may name them."""
+        return ()
+
     # -- learning -------------------------------------------------------------------------------------------------------------
 
     def outputs(self, micro: Any, temperature: float, *, states: bool = False, entropy_gradient: bool = False) -> ForwardOutputs:
@@ -157,7 +162,7 @@ class Policy:
 ABSTRACT = ("collector", "packer", "device", "model", "outputs", "save")
 """Members without a default."""
 MEMBERS = tuple(dict.fromkeys((*ABSTRACT, *(name for name in vars(Policy) if not name.startswith("_")))))
-ON_CLASS = ("trained_whole", "check", "check_teacher", "token_kind", "skeleton")
+ON_CLASS = ("trained_whole", "check", "check_teacher", "token_kind", "skeleton", "own_names")
 """Members that are called on the class, before a policy is made."""
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
@@ -42,6 +42,16 @@ class Reference:
         """float32 [L], without gradient, of the micro-batch's target tokens."""
         with torch.no_grad(), self._model() as model:
             return model.logprobs(micro, temperature)[0]
+
+    def each(self, micros: Sequence[MicroBatch | ActionMicroBatch], temperature: float) -> Iterator[torch.Tensor]:
+        """`logprobs` of each micro-batch, computed when it is asked for; where weights are exchanged for it, all at the first, so
+        that they are exchanged once."""
+        if self.copy is not None or not self.beside:
+            yield from (self.logprobs(micro, temperature) for micro in micros)
+            return
+        with torch.no_grad(), self._model() as model:
+            found = [model.logprobs(micro, temperature)[0] for micro in micros]
+        yield from found
 
     def follow(self) -> None:
         """Copy the policy's present weights, or with a decay move towards them: decay x the copy + (1 - decay) x the policy."""
@@ -85,9 +95,9 @@ class Reference:
         the present ones again."""
         now = [(p.data, self.beside[name]) for name, p in self._weights(self.policy) if name in self.beside]
         present = [data.clone() for data, _ in now]
-        for data, old in now:
-            data.copy_(old)
         try:
+            for data, old in now:
+                data.copy_(old)
             yield
         finally:
             for (data, _), value in zip(now, present, strict=True):

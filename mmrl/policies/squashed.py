@@ -131,6 +131,7 @@ class Squashed(ActingPolicy):
             act=act,
             learn=learn,
             frozen=frozen_of(base) if base else None,
+            computed=base.computed if base else None,
             reads_text=bool(base and base.reads_text),
         )
 

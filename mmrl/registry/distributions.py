@@ -32,6 +32,17 @@ def distribution_of(plugin: str) -> str:
     return f"{DISTRIBUTION}-{plugin}"
 
 
+def installed() -> list[metadata.EntryPoint]:
+    """The entry points of installed plugins, in a fixed order. Of several with one name, the one whose distribution has the
+    conventional name comes first."""
+
+    def order(ep: metadata.EntryPoint) -> tuple[str, bool, str]:
+        dist = metadata_of(ep.dist)["Name"] if ep.dist else ""
+        return ep.name, canonical(dist) != canonical(distribution_of(ep.name)), dist
+
+    return sorted(metadata.entry_points(group=GROUP), key=order)
+
+
 def distribution_with(module: str) -> str | None:
     """The installed distribution whose plugin is in this module's top-level package; None without one."""
     package = module.partition(".")[0]

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +26,10 @@ from mmrl.api.sampling import SamplingRule
 from mmrl.api.simulators.gui import Screens
 from mmrl.api.simulators.types import Simulation, split_parts
 from mmrl.api.specs import SimulatorSpec, Spec, TaskSpec, VerifierSpec
+from mmrl.config.foreign_names import misnamed
 from mmrl.registry import builtin, contract
 from mmrl.registry.contract import CORE, KINDS, SINGULAR
-from mmrl.registry.distributions import DISTRIBUTION, GROUP, canonical, distribution_of, metadata_of
+from mmrl.registry.distributions import DISTRIBUTION, distribution_of, installed, metadata_of
 from mmrl.registry.importing import FILLED, build_errors, check_options, explain_import, import_file, load_target
 from mmrl.registry.plugin_info import PluginInfo
 from mmrl.registry.simulator_methods import missing_methods
@@ -80,7 +81,7 @@ class Registry:
 
         core = PluginInfo(name=CORE, dist=DISTRIBUTION, version=mmrl.__version__, target=builtin.__name__)
         self.plugins.append(self._commit(core, builtin))
-        self._load_entry_points(_installed() if entry_points is None else list(entry_points), only, set(block))
+        self._load_entry_points(installed() if entry_points is None else list(entry_points), only, set(block))
         for path in dict.fromkeys(Path(f).absolute() for f in files):
             self._load_file(path, set(block))
         self._list_missing(only or ())
@@ -384,17 +385,8 @@ class Registry:
             return UserError(f"{what}: {plugin}.py is here and not loaded. Try: mmrl --plugin ./{plugin}.py ...")
         if plugin and contract.is_name(plugin) and not did_you_mean(plugin, names):
             return UserError(f"{what}: is the package for {plugin!r} installed? Try: pip install {distribution_of(plugin)}")
+        if kind == "algorithms" and (said := misnamed(id, self._specs[kind])):
+            return UserError(f"{what}{said}")
         of_a_plugin = [known for known in self._specs[kind] if known.endswith(f"/{id}")]
         hint = did_you_mean(id, self._specs[kind]) if not of_a_plugin else f" Did you mean {of_a_plugin[0]!r}?"
         return UserError(f"{what}.{hint}" if hint else f"{what}; `mmrl list {kind}` shows all")
-
-
-def _installed() -> list[EntryPoint]:
-    """The entry points of installed plugins, in a fixed order. Of several with one name, the one whose distribution has the
-    conventional name comes first."""
-
-    def order(ep: EntryPoint) -> tuple[str, bool, str]:
-        dist = metadata_of(ep.dist)["Name"] if ep.dist else ""
-        return ep.name, canonical(dist) != canonical(distribution_of(ep.name)), dist
-
-    return sorted(entry_points(group=GROUP), key=order)

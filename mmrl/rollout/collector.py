@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from mmrl.api.episodes import Conversation
+from mmrl.api.errors import UserError
 from mmrl.api.interfaces import Task
+from mmrl.api.sampling import Continued
 from mmrl.api.seeds import derive
 from mmrl.api.types import Prompt, Rollout
 from mmrl.compute.devices import following_device
@@ -75,6 +78,22 @@ class Collector(Protocol):
     def demonstrate(self, prompts: Sequence[Prompt], inputs: Sequence[Any], completions: Sequence[str]) -> list[Rollout]:
         """Demonstrations, which are not sampled: episodes of these completions, or an expert's."""
         ...
+
+    def go_on(
+        self,
+        rollouts: Sequence[Conversation],
+        begun: Sequence[str],
+        sampling: SamplingParams,
+        *,
+        version: int = 0,
+        numbers: Sequence[int] = (),
+        most: int | None = None,
+        endings: Sequence[str | None] = (),
+    ) -> list[Continued]:
+        """Answers that go on from begun ones; see `mmrl.rollout.begun.go_on`."""
+        raise UserError(
+            "a policy with a collector of its own can't go on with begun answers: leave out the rule that asks for it"
+        )
 
     def metrics(self) -> dict[str, float]:
         """Metrics of its own since the last call."""

@@ -16,11 +16,13 @@ from mmrl.api.episodes import Conversation
 from mmrl.api.errors import EnvironmentFailed, UserError
 from mmrl.api.interfaces import Environment, Task
 from mmrl.api.media.content import State
+from mmrl.api.sampling import Continued
 from mmrl.api.seeds import derive
 from mmrl.api.types import Message, Prompt, Reply, Status, Turn
 from mmrl.compute.ranks import Reduction
 from mmrl.policies.critic import Critic
 from mmrl.policies.vlm.routes import Routes
+from mmrl.rollout.begun import BeginningPolicy, go_on
 from mmrl.rollout.environments import (
     close_environment,
     gold_turn,
@@ -37,7 +39,7 @@ STEPPED_PER_CORE = 4
 """Environments that are stepped concurrently, for each core."""
 
 
-class WritingPolicy(Protocol):
+class WritingPolicy(BeginningPolicy, Protocol):
     """What the collector needs of a policy that writes. `Any` are its own inputs: prompts as it reads them."""
 
     @property
@@ -53,10 +55,6 @@ class WritingPolicy(Protocol):
 
     def check_turns(self) -> None:
         """Raise UserError if a conversation can't go on after an answer."""
-
-    def encode_completion(self, text: str) -> list[int]: ...
-
-    def decode(self, ids: Sequence[int]) -> str: ...
 
 
 class OngoingConversation:
@@ -366,6 +364,12 @@ class ConversationCollector:
             self._warn_if_lost(episode.rollout.prompt.task, episode.lost)
         ended = {id(e.rollout): e.ended() for e in demonstrations}
         return [ended.get(id(r), r) for r in rollouts]
+
+    def go_on(
+        self, rollouts: Sequence[Conversation], begun: Sequence[str], sampling: SamplingParams, **options: Any
+    ) -> list[Continued]:
+        """See `mmrl.rollout.begun.go_on`."""
+        return go_on(self.policy, self.generator, rollouts, begun, sampling, **options)
 
     def _continue_demonstrations(self, episodes: Sequence[OngoingConversation]) -> None:
         """Step the environments of demonstrations, with their gold turns, until each episode is over."""

@@ -13,6 +13,8 @@ class Chart:
     keys: tuple[str, ...]
     """Patterns of metric keys; a metric is drawn in the first chart with a matching pattern."""
     hint: str
+    names: tuple[str, ...] = ()
+    """What the legend calls the metrics of each of `keys`; by default what distinguishes their keys."""
     unit: str = ""
     zero: bool = False
     spiky: bool = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mmrl.run_folder.chart import Chart
+from mmrl.run_folder.health_charts import HEALTH
 from mmrl.run_folder.optimisation_charts import CRITIC, EXPERTS, OPTIMISATION
 
 if TYPE_CHECKING:  # torch would make a report slow to start
@@ -83,19 +84,22 @@ SECTIONS: tuple[tuple[str, tuple[Chart, ...]], ...] = (
             Chart(
                 title="Success of episodes",
                 keys=("episode/success", "episode/success_at_end"),
+                names=("at any time", "at the end"),
                 unit="%",
                 zero=True,
                 hint="Of sampled actions, so lower than evaluations with greedy actions. At the end: in the last state.",
             ),
             Chart(
                 title="Steps of an episode",
-                keys=("episode/steps",),
+                keys=("episode/steps", "policy/calls"),
+                names=("steps", "calls of the policy"),
                 zero=True,
-                hint="Mean number of steps. Fewer steps for the same success are better.",
+                hint="Mean numbers, and of calls of the policy, fewer with chunks. Fewer steps for the same success are better.",
             ),
             Chart(
                 title="Return",
                 keys=("episode/return", "episode/reward", "episode/raw_reward"),
+                names=("return", "reward", "without the decay"),
                 hint="Sum of the rewards of the simulator or page in an episode; raw: without the decay over time.",
             ),
             Chart(
@@ -107,6 +111,7 @@ SECTIONS: tuple[tuple[str, tuple[Chart, ...]], ...] = (
             Chart(
                 title="Episodes in which another took over",
                 keys=("episode/intervened", "episode/intervened_share"),
+                names=("episodes", "steps"),
                 unit="%",
                 zero=True,
                 hint="Their share, and that of the steps of an episode. It should fall as the policy gets better.",
@@ -211,6 +216,7 @@ SECTIONS: tuple[tuple[str, tuple[Chart, ...]], ...] = (
             Chart(
                 title="Positive and corrected",
                 keys=("recap/above_share", "recap/corrected_share"),
+                names=("positive", "corrected"),
                 unit="%",
                 zero=True,
                 hint="Of the policy's own calls, and of all.",
@@ -286,102 +292,14 @@ SECTIONS: tuple[tuple[str, tuple[Chart, ...]], ...] = (
             Chart(
                 title="Reward by image",
                 keys=("noisy/clean_reward", "noisy/reward"),
+                names=("clean", "noisy"),
                 hint="Of completions of clean and of noisy images.",
             ),
             Chart(title="Level of noise", keys=("noisy/level",), zero=True, hint="Steps of diffusion, of 1,000."),
         ),
     ),
     ("Experts", EXPERTS),
-    (
-        "Health and speed",
-        (
-            Chart(
-                title="Sampler and learner disagree by",
-                keys=("logprob_gap",),
-                zero=True,
-                spiky=True,
-                hint="Mean difference of their log-probabilities of the same tokens, in nats. It should be near zero.",
-            ),
-            Chart(
-                title="Failed scores",
-                keys=("judge/failed_share",),
-                unit="%",
-                zero=True,
-                hint="A verifier raised or ran out of time. Those rollouts are left out, not counted as zero.",
-            ),
-            Chart(title="Seconds per step", keys=("time/*",), unit="s", stacked=True, hint="By part of the step."),
-            Chart(
-                title="Memory",
-                keys=("memory/process", "memory/gpu"),
-                unit="MB",
-                zero=True,
-                hint="Of the learner's process, and torch's peak so far on its GPU. Steady growth is a leak.",
-            ),
-            Chart(
-                title="Seconds of asynchronous sampling",
-                keys=("async/*",),
-                unit="s",
-                stacked=True,
-                hint="Sampling for later steps, by part. The time that the learner waits for it is in Seconds per step.",
-            ),
-            Chart(
-                title="Waiting for other learners",
-                keys=("ranks/wait_s",),
-                unit="s",
-                zero=True,
-                hint="Of the learner that waited most. Long waits mean that another has longer completions or a slower machine.",
-            ),
-            Chart(
-                title="Versions behind",
-                keys=("staleness/mean", "staleness/max"),
-                zero=True,
-                hint="Steps by which the sampling weights are behind the learner's; at most compute.staleness.",
-            ),
-            Chart(
-                title="Interrupted answers",
-                keys=("interrupted/share",),
-                unit="%",
-                zero=True,
-                hint="Share of the episodes that new weights reached while they were sampled (compute.interrupt).",
-            ),
-            Chart(
-                title="Versions in an answer",
-                keys=("interrupted/versions",),
-                hint="Mean number of versions of the weights that sampled the tokens of an episode; 1 without interruption.",
-            ),
-            Chart(
-                title="Importance weights",
-                keys=("importance/mean",),
-                hint="Mean ratio of the tokens' probabilities under learner and sampler. Near 1 they are the same policy.",
-            ),
-            Chart(
-                title="Capped importance weights, masked tokens",
-                keys=("importance/capped_share", "importance/drifted_share"),
-                unit="%",
-                zero=True,
-                hint="Share of tokens far likelier under the learner, or left out by off_policy_mask: the sampler is behind.",
-            ),
-            Chart(
-                title="Simulator steps per second",
-                keys=("simulator/steps_per_s",),
-                zero=True,
-                hint="Of all environments together, during episodes.",
-            ),
-            Chart(
-                title="Simulator and policy",
-                keys=("simulator/busy_share", "policy/idle_share"),
-                unit="%",
-                zero=True,
-                hint="Share of the sampling time in which a simulator was stepped, and in which the policy waited for one.",
-            ),
-            Chart(
-                title="Environments lost",
-                keys=("simulator/lost",),
-                zero=True,
-                hint="They failed, and their episodes began again. If it isn't 0, check the simulator.",
-            ),
-        ),
-    ),
+    ("Health and speed", HEALTH),
 )
 REDUCTIONS: dict[str, Reduction] = {
     "environment/lost": "sum",

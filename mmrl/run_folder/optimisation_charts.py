@@ -34,6 +34,7 @@ OPTIMISATION = (
     Chart(
         title="Tokens chosen",
         keys=("credit/token_share", "chosen_share"),
+        names=("with credit", "singled out"),
         unit="%",
         zero=True,
         hint="Share of the trained tokens with credit, as by vppo, d3s or entropy_share, or that clip-cov and kl-cov single out.",
@@ -41,6 +42,7 @@ OPTIMISATION = (
     Chart(
         title="Groups without spread",
         keys=("zero_std_share", "uncredited_share"),
+        names=("equal scores", "uncredited"),
         unit="%",
         zero=True,
         hint="All completions of the group have the same score, so it teaches nothing. Harder or easier prompts help. "
@@ -64,14 +66,16 @@ OPTIMISATION = (
     Chart(
         title="Groups sampled",
         keys=("sampling/groups", "sampling/hinted", "sampling/ground_truth", "sampling/replayed"),
+        names=("all", "hinted", "with the gold completion", "replayed"),
         zero=True,
         hint="All sampled groups; of these, those helped by a hint, with the gold completion, and of replayed prompts.",
     ),
     Chart(
         title="Groups that a smoke run changed",
-        keys=("sampling/smoke_gold", "sampling/smoke_drawn"),
+        keys=("sampling/smoke_groups", "sampling/smoke_gold", "sampling/smoke_drawn"),
+        names=("all", "with gold completions", "paid by turns"),
         zero=True,
-        hint="Those that got gold completions, and those that were paid by turns, so that rewards differ.",
+        hint="All groups; of these, those that got gold completions, and those that were paid by turns, so that rewards differ.",
     ),
     Chart(
         title="Agreement of votes",
@@ -83,9 +87,17 @@ OPTIMISATION = (
     Chart(
         title="Consistency",
         keys=("consistency/paid_share", "consistency/confidence"),
+        names=("with the bonus", "confidence"),
         unit="%",
         zero=True,
         hint="Completions with the bonus; the reference's mean probability of right answers after their thoughts.",
+    ),
+    Chart(
+        title="Forced rethinking",
+        keys=("rethinking/*_share",),
+        unit="%",
+        zero=True,
+        hint="Answers that went on behind words of doubt, ended right, were replaced, and were wrong before; of all answers.",
     ),
     Chart(title="Voters", keys=("votes/voters",), zero=True, hint="Answers of a group that could be read, and so voted."),
     Chart(
@@ -196,6 +208,7 @@ EXPERTS = (
     Chart(
         title="Losses of routers",
         keys=("experts/aux_loss", "experts/z_loss"),
+        names=("load balancing", "z-loss"),
         zero=True,
         hint="Without their weights. The load-balancing loss of an even load is the number of experts of a token.",
     ),

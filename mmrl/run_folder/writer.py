@@ -23,7 +23,7 @@ from mmrl.run_folder.rollouts import DRAWN_PIXELS, VIEW_PIXELS, store_media, vie
 
 ENDED = "the end of the run"
 """`where` in `errors.jsonl` of the error that ended a run."""
-MAY_CHANGE = ("runs_dir", "smoke", "judge", "train", "compute", "checkpoint", "record", "limits")
+MAY_CHANGE = ("runs_dir", "smoke", "smoke_shows", "judge", "train", "compute", "checkpoint", "record", "limits")
 """Sections of the run file that may change in a resumed run, as they don't change what is learned."""
 FIXED = ("compute.sampler", "compute.staleness", "compute.interrupt")
 """Keys of these sections that must not change, as they change the samples."""

@@ -279,11 +279,12 @@ def verifiers_score_gold_highest(subject: TaskSubject) -> str | None:
 
 
 def summary_is_numbers(subject: TaskSubject) -> None:
-    """`summarise` returns name -> finite number."""
-    rows = [(p, float(i % 2)) for i, (_, p) in enumerate(subject.all_rows())]
-    for name, value in subject.make().summarise(rows).items():
+    """`summarise` and `summarise_parts` return name -> finite number."""
+    rows, task = [(p, float(i % 2)) for i, (_, p) in enumerate(subject.all_rows())], subject.make()
+    found = {"summarise": task.summarise(rows), "summarise_parts": task.summarise_parts({"part": rows})}
+    for method, name, value in ((m, *figure) for m, figures in found.items() for figure in figures.items()):
         if not isinstance(name, str) or not isinstance(value, numbers.Real) or not abs(value) < float("inf"):
-            raise CheckFailed(f"summarise gives {name!r}: {value!r}: return a dict of finite floats, and guard divisions by zero")
+            raise CheckFailed(f"{method} gives {name!r}: {value!r}: return a dict of finite floats, and guard divisions by zero")
 
 
 GATES = (every_split_has_rows, messages_are_well_formed, images_decode, gold_is_text)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 
+from mmrl.api.episodes import Trajectory
 from mmrl.api.types import Rollout, Score
 from mmrl.compute import ranks
 from mmrl.rollout.collector import Collector
@@ -79,6 +80,8 @@ def rl_metrics(rollouts: Sequence[Rollout], scores: Sequence[Score], advantages:
         metrics[f"episode/{name}"] = _mean([r.outcome[name] for r in rollouts if name in r.outcome])
     if any(len(r.turn_versions) > 1 for r in rollouts):
         metrics["turns/mean"] = _mean([sum(size > 0 for _, size in r.turn_versions) for r in rollouts])
+    if calls := [r.num_calls for r in rollouts if isinstance(r, Trajectory) and r.num_calls]:
+        metrics["policy/calls"] = _mean(calls)
     if any(r.environment_reward for r in rollouts):
         metrics["reward/environment"] = _mean([r.environment_reward for r in rollouts])
     if (share := most_common_share(rollouts)) is not None:

@@ -50,7 +50,7 @@ def smoke(config: RunConfig) -> RunConfig:
     if tiny and not is_tiny(config.policy.model):
         data["policy"] |= {"model": tiny, "dtype": "float32", "trust_remote_code": False}
         for stage in data["stages"]:  # patterns name layers that the tiny model doesn't have
-            stage["parts"] = [part for part in stage.get("parts", []) if part["match"] in PARTS]
+            stage["parts"] = _parts_there(stage.get("parts", []))
         others = {"domain", "rotation"}  # of the checkpoint's robots
         if "statistics" not in config.policy.options:  # then the statistics are the checkpoint's
             others |= {"statistics_key", "statistics_kind", "gripper"}
@@ -75,6 +75,14 @@ def smoke(config: RunConfig) -> RunConfig:
     data["verifiers"] = {name: _small_verifier(options) for name, options in config.verifiers.items()}
     data.setdefault("record", {})["trackers"] = [t for t in config.record.trackers if plugins.registry().get("trackers", t).local]
     return RunConfig.model_validate(data)
+
+
+def _parts_there(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The entries of `stages.parts` that also fit the tiny model: all, if they name parts, the policy's own weights and the rest;
+    otherwise those that name parts."""
+    named = [part for part in parts if part["match"] in PARTS]
+    fit = [part for part in parts if part in named or part["match"] == "*" or part["match"].startswith("own.")]
+    return parts if len(fit) == len(parts) else named
 
 
 def _small_verifier(options: dict[str, Any]) -> dict[str, Any]:

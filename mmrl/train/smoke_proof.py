@@ -12,6 +12,7 @@ import torch
 
 from mmrl.config.sections import RlStage, Training
 from mmrl.policies.policy import Policy
+from mmrl.policies.shard import full_tensor
 
 
 @dataclass
@@ -25,21 +26,24 @@ class SmokeProof:
 
     def begin(self, policy: Policy) -> None:
         """Keep the weights before a step."""
-        self._before = {name: tensor.detach().clone() for name, tensor in policy.parameters()}
+        self._before = {name: full_tensor(tensor.detach()).clone() for name, tensor in policy.parameters()}
 
     def end(
         self, number: int, stage: Training, step: int, policy: Policy, metrics: Mapping[str, float], compares: bool = True
     ) -> None:
         """Judge a step. number: of the stage, from 1. step: of the run, from 1. compares: see `Algorithm.compares`."""
-        moved = max((float((t.detach() - self._before[n]).abs().max()) for n, t in policy.parameters() if t.numel()), default=0.0)
+        weights = [(n, full_tensor(t.detach())) for n, t in policy.parameters() if t.numel()]
+        changes = [(float((t - self._before[n]).abs().max()), t.numel()) for n, t in weights]
+        moved = max((change for change, _ in changes), default=0.0)
+        share = sum(size for change, size in changes if change) / max(1, sum(size for _, size in changes))
         self._before = {}
         found = self.seen.setdefault(number, {"stage": number, "kind": stage.kind, "step": None, "why": ""})
         if found["step"] is not None:
             return
         found["why"] = _missing(stage, metrics, moved, compares)
         if not found["why"]:
-            found |= {"step": step, "moved": moved, "loss": metrics["loss"]}
-            found |= {name: int(metrics.get(f"sampling/smoke_{name}", 0)) for name in ("gold", "drawn")}
+            found |= {"step": step, "moved": moved, "moved_share": share, "loss": metrics["loss"]}
+            found |= {name: int(metrics.get(f"sampling/smoke_{name}", 0)) for name in ("groups", "gold", "drawn")}
 
 
 def _missing(stage: Training, metrics: Mapping[str, float], moved: float, compares: bool) -> str:
@@ -64,12 +68,13 @@ def told(stages: list[dict[str, Any]]) -> list[str]:
 def _told(found: Mapping[str, Any]) -> str:
     if found["step"] is None:
         return f"no step showed an update: {found['why'] or 'none was run'}"
-    moved, loss = found["moved"], found["loss"]
-    said = f"the update works: step {found['step']} moved weights by up to {moved:.1e}, with a loss of {loss:.3g}"
+    moved = f"{100 * found['moved_share']:.3g}% of the weights, by up to {found['moved']:.1e}"
+    said = f"the update works: step {found['step']} moved {moved}, with a loss of {found['loss']:.3g}"
     if found["gold"]:
-        said += f"; gold completions were put into {found['gold']} group(s), so that rewards differed"
+        said += f"; gold completions were put into {found['gold']} of {found['groups']} groups, so that rewards differed"
     if found["drawn"]:
-        said += f"; {found['drawn']} group(s) were paid by turns, as all earned the same: the reward itself is not shown"
+        said += f"; {found['drawn']} of {found['groups']} groups were paid by turns, as all earned the same: "
+        said += "the reward itself is not shown"
     return said
 
 

@@ -202,6 +202,8 @@ def test_the_constant_is_the_longest_completion_unless_it_is_set():
             r"algorithm 'rloo' has no setting 'clip_high'\. It accepts: normalise, constant, loss, entropy_share$",
         ),
         ("grpo", {"rewards_N": 1.0}, "has no setting 'rewards_N'"),
+        ("grpo", {"epsilon_high": 0.3}, r"'epsilon_high'\. What TRL and ms-swift call so is 'stages\.settings\.clip_high' here"),
+        ("grpo", {"beta": 0.04}, r"'beta'\. What TRL and ms-swift call so is 'stages\.kl_coef' here"),
         ("grpo", {"scale": "groups"}, r"algorithm 'grpo': scale = 'groups' is not one of 'group', 'batch', 'none'"),
         ("grpo", {"normalise": "tokens"}, "normalise = 'tokens' is not one of token, sequence, constant"),
         *(

@@ -42,6 +42,16 @@ def test_a_set_is_right_if_all_of_it_is_and_rows_with_empty_cells_are_in_none():
     }
 
 
+def test_sets_are_also_counted_by_the_groups_that_all_their_rows_are_in():
+    """As DynaMath's worst case is by subject: s is count's alone, t has a row of no kind."""
+    figures = group_figures(ROWS, ["kind", "about.skills"], {"worst": ["figure", "set"]})
+    assert {name: value for name, value in figures.items() if name.startswith("worst")} == {
+        **{"worst": pytest.approx(2 / 3), "worst_kind_count": 0.5, "worst_kind_colour": 1.0},
+        **{"worst_skills_see": 0.0, "worst_skills_add": 1.0},
+    }
+    assert not any(name.startswith("all_") for name in group_figures(ROWS[3:], ["kind"], {"all": ["set"]}))
+
+
 def test_where_all_cells_are_empty_it_is_told_which():
     empty = scored(({"kind": None, "about": {"skills": []}, "figure": 1, "set": ""}, 1.0)) * 2
     with pytest.warns(UserWarning) as told:
@@ -61,6 +71,9 @@ def test_a_set_takes_no_other_figures_name():
         with pytest.raises(UserError, match=rf"^sets: '{name}' .*: choose another name$"):
             check_groups(groups, {name: ["set"]}, ("f1",))
     assert check_groups(["kind"], {"kinds": ["set"], "mean": ["set"]}) == ("kind", "set")
+    with pytest.raises(UserError, match=r"^sets: 'all_kind_x' .* sets of a group, all_kind_\.\.\.: choose another name$"):
+        check_groups(["a.kind"], {"all": ["set"], "all_kind_x": ["set"]})
+    assert check_groups(["kind"], {"all": ["set"], "all_kinds": ["set"]}) == ("kind", "set")
 
 
 def test_a_column_that_a_row_does_not_have_is_told():

@@ -256,6 +256,22 @@ def test_a_smoke_run_leaves_out_what_is_about_other_layers():
     assert small.stages[0].critic.warmup_steps == 1
 
 
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        (["own.head.*", "*"], ["own.head.*", "*"]),
+        (["own.head.*", "vision"], ["own.head.*", "vision"]),
+        (["*.layers.30.*", "vision", "*"], ["vision"]),  # the last would take all that the first was to keep
+        (["*.layers.30.*", "own.head.*"], []),
+    ],
+)
+def test_a_smoke_run_keeps_what_is_about_weights_that_every_model_has(given, kept):
+    parts = [{"match": match, "learning_rate": 1.0} for match in given]
+    stage = {"kind": "sft", "steps": 9, "parts": parts}
+    small = smoke(configs.parse_config({**GOOD, "policy": {"model": "org/model"}, "stages": [stage]}))
+    assert [part.match for part in small.stages[0].parts] == kept
+
+
 def test_an_empty_list_has_no_items_to_set():
     with pytest.raises(UserError, match=r"'0' is not an item of a list of 0: give the list in the run file first"):
         configs.parse_config({**GOOD, "tasks": []}, ["tasks.0.weight=1"])
@@ -278,6 +294,14 @@ def test_smoke_is_a_field_that_is_not_set_by_hand():
     assert configs.parse_config(configs.to_dict(small)).smoke, "as its run folder has it"
     with pytest.raises(UserError, match=r"smoke = true is only for run files .*: leave it out"):
         configs.parse_config({**GOOD, "smoke": True})
+
+
+@pytest.mark.parametrize("said", ["votes/agreement", "> 0.3", "loss >= 0", "loss > x", "loss>0", "loss > 1 ", "loss > nan"])
+def test_what_a_smoke_run_shows_is_a_figure_a_sign_and_a_number(said):
+    given = ["part gui/subgoals > 0", "loss != -0.5", "moved_share < 1"]
+    assert smoke(configs.parse_config({**GOOD, "smoke_shows": given})).smoke_shows == given
+    with pytest.raises(UserError, match=r"smoke_shows\.0.*the name of a figure, then <, > or !=, and a number"):
+        configs.parse_config({**GOOD, "smoke_shows": [said]})
 
 
 def test_smoke_makes_any_run_small_and_local():

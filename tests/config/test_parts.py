@@ -8,6 +8,7 @@ from mmrl.api.errors import UserError
 from mmrl.config import parts
 from mmrl.config.parts import matches, part_of
 from mmrl.config.sections import PolicyConfig, RunConfig
+from mmrl.policies.acting.vla import VLA
 from mmrl.policies.vlm import tiny
 from mmrl.policies.vlm.loading import skeleton
 from mmrl.policies.vlm.vlm import VLM
@@ -182,6 +183,38 @@ def test_with_adapters_only_those_can_be_frozen():
     found = refused(run({"parts": [{"match": "vision", **FREEZE}]}, lora={}))
     assert "'vision' matches none of the 14 adapters, which are all that policy.lora trains" in found
     assert "leaves nothing to train" in refused(run({"parts": [{"match": "language", **FREEZE}]}, lora={}))
+
+
+ACTS = {"dims": 2, "chunk": 2, "decoding": "parallel"}
+HEADS = [
+    {"head": "l1", "scale": "network", "decoding": "oft"},
+    {"head": "l1"},
+    {"head": "normal"},
+    {"head": "flow"},
+    {"head": "tokens"},
+]
+
+
+@pytest.mark.parametrize("options", HEADS, ids=str)
+def test_the_weights_that_a_policy_has_besides_the_model_are_known_before_it_is_made(options):
+    config = PolicyConfig(kind="vla", model="tiny:qwen2_5_vl:hidden=32,layers=1", options=ACTS | options | {"state": 3})
+    made = VLA(config, **config.options)
+    assert VLA.own_names(config) == [name for name, _ in made.parameters() if name.startswith("own.")]
+
+
+def test_a_policys_own_weights_are_named_beside_adapters():
+    """As in RIPT-VLA: first the network of the scale is trained alone, and then it stays."""
+    scale = "own.head.scale.*"
+    first = {"parts": [{"match": scale, "learning_rate": 1.0}, {"match": "*", **FREEZE}]}
+    config = run(first, {"parts": [{"match": scale, **FREEZE}]}, lora={})
+    policy = config.policy.model_copy(update={"kind": "vla", "options": HEADS[0]})
+    check_parts(config.model_copy(update={"policy": policy}), beside=VLA.own_names)
+    assert "'own.head.scale.*' matches none of the 14 adapters, which" in refused(config)
+    with pytest.raises(UserError, match=r"'own.head.scale.\*' matches none of the \d+ adapters and own weights, which"):
+        check_parts(config, beside=VLA.own_names)  # whose head is another
+    everything = run({"parts": [{"match": m, **FREEZE} for m in ("vision", "projector", "language")]})
+    whole = policy.model_copy(update={"lora": None})
+    check_parts(everything.model_copy(update={"policy": whole}), beside=VLA.own_names)  # the head is trained alone
 
 
 def test_adapters_on_no_layer():

@@ -6,6 +6,7 @@ import pytest
 
 import mmrl.config.load as configs
 from mmrl.api.errors import UserError
+from mmrl.config.foreign_names import misnamed
 
 GOOD = {
     "name": "keys",
@@ -33,13 +34,30 @@ GOOD = {
         ("group_size", "it belongs in [[stages]] or [[tasks]]"),
         ("stages.0.num_generations", "what TRL and ms-swift call so is 'stages.group_size' here (docs/from-trl.md)"),
         ("stages.0.epsilon_high", "what TRL and ms-swift call so is 'stages.settings.clip_high' here (docs/from-trl.md)"),
-        ("stages.0.clip_ratio_high", "what verl calls so is 'stages.settings.clip_high' here (docs/from-verl.md)"),
-        ("stages.0.lr", "what verl calls so is 'stages.learning_rate' or 'stages.critic.learning_rate' here (docs/from-verl.md)"),
-        ("data.max_prompt_length", "it is a section of verl, and docs/from-verl.md says what is written in its place"),
-        ("stages.0.max_prompt_length", "what verl calls so has no key here (docs/from-verl.md)"),
-        ("stages.0.beta", "settings = {beta = ...}; what TRL and ms-swift call so is 'stages.kl_coef' here (docs/from-trl.md)"),
+        (
+            "stages.0.clip_ratio_high",
+            "what verl, EasyR1 and RLinf call so is 'stages.settings.clip_high' here (docs/from-verl.md)",
+        ),
+        ("stages.0.clip_ratio_dual", "what EasyR1 calls so is 'stages.settings.dual_clip' here (docs/from-verl.md)"),
+        ("stages.0.lr", "what verl, EasyR1 and RLinf call so is 'stages.learning_rate' here (docs/from-verl.md)"),
+        ("stages.1.lr", "what verl, EasyR1 and RLinf call so is 'stages.learning_rate' here (docs/from-verl.md)"),
+        (
+            "lr",
+            "what verl and EasyR1 call so is 'stages.learning_rate' or 'stages.critic.learning_rate' here (docs/from-verl.md)",
+        ),
+        ("data.nothing", "it is a section of verl and EasyR1, and docs/from-verl.md says what is written in its place"),
+        ("critic.epochs", "it belongs in [[stages]]; it is a section of verl"),
+        ("stages.0.max_prompt_length", "what verl and EasyR1 call so has no key here: no key cuts prompts (docs/from-verl.md)"),
+        (
+            "stages.0.beta",
+            "'stages.0.beta': what TRL and ms-swift call so is 'stages.kl_coef' here (docs/from-trl.md); it belongs in",
+        ),
+        ("beta", "'beta': what TRL and ms-swift call so is 'stages.kl_coef' here (docs/from-trl.md); it belongs in [[stages]]"),
+        ("generate.min_p", "what TRL calls so has no key here: completions are sampled from the probabilities that are trained"),
+        ("min_p", "what TRL calls so has no key here: completions are sampled from the probabilities that are trained"),
+        ("policy.path", "what verl and LeRobot call so is 'policy.model' here"),
         ("stages.0.rlsd_lambda", "what ms-swift calls so is 'stages.settings.weight' here (docs/from-ms-swift.md)"),
-        ("save_freq", "what verl and LeRobot call so is 'checkpoint.every' here (docs/from-verl.md)"),
+        ("save_freq", "what verl, EasyR1 and LeRobot call so is 'checkpoint.every' here (docs/from-verl.md)"),
         ("stages.0.stpes", "did you mean 'steps'?"),
     ],
 )
@@ -47,3 +65,100 @@ def test_the_error_says_where_a_key_belongs_or_what_it_is_called_here(key, said)
     with pytest.raises(UserError) as caught:
         configs.parse_config(GOOD, [f"{key}=1"])
     assert str(caught.value).startswith("run file: unknown key") and said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        (
+            "actor_rollout_ref.actor.clip_ratio_high=0.28",
+            "'actor_rollout_ref.actor.clip_ratio_high': what verl calls so is 'stages.settings.clip_high' here (docs/from",
+        ),
+        (
+            "data.max_response_length=512",
+            "'data.max_response_length': what verl and EasyR1 call so is 'generate.max_tokens' here (docs/from-verl.md)",
+        ),
+        (
+            "algorithm.adv_estimator=gae",
+            "'algorithm.adv_estimator': what verl and EasyR1 call so is 'stages.algorithm' here, with algorithm = \"ppo\" "
+            "(docs/from-verl.md)",
+        ),
+        (
+            "algorithm.adv_estimator=grpo",
+            "'algorithm.adv_estimator': what verl and EasyR1 call so is 'stages.algorithm' here (docs/from-verl.md)",
+        ),
+        (
+            "stages.0.loss_type=bnpo",
+            "'stages.0.loss_type': what TRL and ms-swift call so is 'stages.algorithm' and 'stages.settings' here, with "
+            'algorithm = "grpo", settings = {normalise = "token"} (docs/from-trl.md)',
+        ),
+        ("stages.0.rlhf_type=kto", 'here, with kind = "preference", loss = "kto" (docs/from-ms-swift.md)'),
+        (
+            "stages.0.actor.clip_ratio_c=3",
+            "'stages.0.actor.clip_ratio_c': what verl calls so is 'stages.settings.dual_clip' here",
+        ),
+        (
+            "data.max_prompt_length=1",
+            "'data.max_prompt_length': what verl and EasyR1 call so has no key here: no key cuts prompts",
+        ),
+        ("worker.rollout.n=5", "'worker.rollout.n': what EasyR1 calls so is 'stages.group_size' here (docs/from-verl.md)"),
+        ("env.train.total_num_envs=8", "what RLinf calls so is 'simulate.num_envs' here (docs/from-rlinf.md)"),
+        ("dataset.repo_id=x/y", "'dataset.repo_id': what LeRobot calls so is 'tasks.options.folder' here (docs/from-lerobot.md)"),
+        (
+            "worker.actor={max_grad_norm=1,ppo_epochs=1,nothing=1,optim={lr=1},model={lora={rank=8}}}",
+            "'worker': what EasyR1 calls worker.actor.max_grad_norm is 'stages.max_grad_norm' here (docs/from-verl.md); what "
+            "EasyR1 calls worker.actor.ppo_epochs is 'stages.epochs' here (docs/from-verl.md); what EasyR1 calls "
+            "worker.actor.optim.lr is 'stages.learning_rate' here (docs/from-verl.md); and so on",
+        ),
+    ],
+)
+def test_a_section_of_another_trainer_is_told_by_its_keys(written, said):
+    with pytest.raises(UserError) as caught:
+        configs.parse_config(GOOD, [written])
+    found = str(caught.value).removeprefix("run file: unknown key ")
+    assert found.startswith(said) if said.startswith("'") else said in found
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("grpo", 'an algorithm is a key of kind = "rl"'),
+        ("PPO", 'an algorithm is a key of kind = "rl"'),
+        ("dpo", 'what TRL and ms-swift call so is kind = "preference", loss = "dpo" here (docs/from-trl.md)'),
+        ("SFTTrainer", 'what TRL calls so is kind = "sft" here (docs/from-trl.md)'),
+        ("SAC", 'what Stable-Baselines3 calls so is kind = "off-policy" here (docs/off-policy.md)'),
+        ("orpo", "what TRL and ms-swift call so has no counterpart here (docs/from-trl.md)"),
+    ],
+)
+def test_a_kind_of_another_trainer_is_told(kind, said):
+    with pytest.raises(UserError, match=r"'stages\.0' needs kind = ") as caught:
+        configs.parse_config(GOOD, [f"stages.0.kind={kind}"])
+    assert str(caught.value).endswith(f"; {said}")
+
+
+@pytest.mark.parametrize(
+    ("id", "said"),
+    [
+        ("gae", ': what verl, EasyR1 and RLinf call so is algorithm = "ppo" here (docs/from-verl.md)'),
+        ("optimal_token_baseline", ': what verl calls so is algorithm = "otb" here (docs/from-verl.md)'),
+        ("geo_mean", ': what verl calls so is algorithm = "gmpo" here (docs/from-verl.md)'),
+        ("GMPOTrainer", ". Did you mean 'gmpo'?"),
+        ("grpo_passk", ". Did you mean 'grpo-passk'?"),
+        ("PPO", ". Did you mean 'ppo'?"),
+        (
+            "reinforce_plus_plus",
+            ': what verl and EasyR1 call so is algorithm = "reinforce++" here (docs/from-verl.md); what ms-swift calls so is '
+            'algorithm = "reinforce++-baseline" here (docs/from-ms-swift.md)',
+        ),
+        (
+            "dr_grpo",
+            ". Did you mean 'dr-grpo'? What TRL and ms-swift call so is "
+            'algorithm = "grpo", settings = {normalise = "constant"} here (docs/from-trl.md)',
+        ),
+        ("bypass_mode", ": what verl calls so has no counterpart here (docs/from-verl.md)"),
+        ("TD3", ': what Stable-Baselines3 calls so is kind = "off-policy", td3 = {} here (docs/off-policy.md)'),
+        ("mystery", ""),
+    ],
+)
+def test_a_name_of_another_trainer_is_told(id, said):
+    assert misnamed(id, ["grpo", "dr-grpo", "grpo-passk", "gmpo", "ppo", "reinforce++"]) == said

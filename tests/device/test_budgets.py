@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -16,11 +17,14 @@ import vlm_cases as cases
 from changed_models import change
 from mmrl.algorithms.presets import load_algorithm
 from mmrl.api.simulators.processes.simulator import ProcessSimulator
-from mmrl.api.simulators.types import ActionSpec
+from mmrl.api.simulators.types import ActionSpec, Observation
 from mmrl.config.load import parse_config
 from mmrl.config.sections import OffPolicyStage, PolicyConfig, SimulateConfig
 from mmrl.policies.act.ensemble import Ensemble
 from mmrl.policies.actors import NoisyTanh, SquashedNormal
+from mmrl.policies.gr00t.embodiment import Group
+from mmrl.policies.gr00t.pictures import resize_by_area
+from mmrl.policies.load import make_policy
 from mmrl.policies.resizing import resize
 from mmrl.policies.vlm import families
 from mmrl.policies.vlm.vlm import VLM
@@ -29,7 +33,7 @@ from mmrl.registry import plugins
 from mmrl.rollout.generate.local import LOOK_EVERY, LocalGenerator
 from mmrl.rollout.generate.sampling import SamplingParams
 from mmrl.rollout.simulators.lockstep import SimulatorCollector
-from mmrl.testing.cases import some_of
+from mmrl.testing.cases import mostly_slow, some_of
 from mmrl.train.update.learner import Learner
 from mmrl.train.update.pack_conversations import pack
 from mmrl.train.update.pack_trajectories import pack_trajectories
@@ -69,6 +73,18 @@ FAMILIES = {
     **{"ernie4_5_vl_moe": 33, "minicpmv4_6": 41, "minicpmv4_7": 41},
 }
 """Family -> waits in a micro-batch, at most; those of the last are transformers' own."""
+ACTING = {
+    "gr00t": ("tiny:gr00t:hidden=32,layers=1,chunk=3", 1),
+    "vla": ("tiny:openvla:hidden=32,layers=1", 1),
+    "pi05": ("tiny:pi05:hidden=32,layers=1,chunk=3", 2),  # the state, which is words of its prompt
+    "pi0": ("tiny:pi0:hidden=32,layers=1,chunk=3", 1),
+    "pi0_fast": ("tiny:pi0_fast:hidden=32,layers=1,chunk=3", 4),  # the state, its tokens, and at the eighth whether they go on
+    "smolvla": ("tiny:smolvla:hidden=32,layers=2,chunk=3", 1),
+    "xvla": ("tiny:xvla:hidden=32,layers=1,chunk=3", 1),
+    "act": ("tiny:act:width=16,chunk=3,latent=0", 1),
+}
+"""Kind of a policy that acts -> (model, waits in a call); one of them for whether the actions are finite."""
+OPTIONS = {"vla": {}, "pi0_fast": {"chunk": 2, "state": 8, "action_tokens": 14, "vocabulary": "actions"}}
 OFTEN = {"qwen2_5_vl", "qwen3_vl_moe", "llava", "paligemma", "idefics3", "smolvlm", "glm4v", "kimi_k25"}
 """Families that CI counts, of few waits and of many."""
 ROWS = [("camera/front", "uint8", (8, 8, 3)), ("state", "float32", (4,)), ("reward", "float32", ()), ("part/near", "float32", ())]
@@ -124,8 +140,30 @@ def test_what_each_call_of_a_policy_needs_beside_its_observation_is_there_alread
     pictures, predicted = torch.zeros(2, 30, 40, 3, dtype=torch.uint8, device="cuda"), torch.zeros(6, 4, 2, device="cuda")
     assert cost(device, resize, pictures.permute(0, 3, 1, 2), 20, 20) == (0, 0)
     assert cost(device, framed, pictures, 1.0, (16, 16), "published", True) == (0, 0)
+    assert cost(device, resize_by_area, pictures.permute(0, 3, 1, 2), 20, 20) == (0, 0)
+    assert cost(device, resize_by_area, pictures.permute(0, 3, 1, 2), 40, 20) == (0, 0)
+    poses = torch.rand(2, 3, 9, device="cuda"), torch.rand(2, 9, device="cuda")
+    group = Group(name="arm", low=-torch.ones(9).cuda(), high=torch.ones(9).cuda(), state=slice(0, 9), pose=True)
+    assert cost(device, group.absolute, *poses) == (0, 0)
     mean, seeds = Ensemble(0.01, 4), torch.arange(6)
     assert cost(device, mean, seeds, torch.zeros(6, dtype=torch.int64), predicted) == (0, 1), "one copy for all episodes"
+
+
+@pytest.mark.parametrize("kind", mostly_slow(ACTING, everyday=3))
+def test_a_call_of_a_policy_that_acts_is_waited_for_as_a_whole(device, tmp_path, kind):
+    """Its prompts have several lengths, and its numbers are normalised."""
+    (model, waits), size = ACTING[kind], 64
+    ends = {"q01": [-1.0] * 8, "q99": [1.0, 2.0] * 4}
+    statistics = {"observation.state": ends, "action": {end: values[:4] for end, values in ends.items()}}
+    (tmp_path / "stats.json").write_text(json.dumps(statistics))
+    options = {"dims": 4, "statistics": str(tmp_path / "stats.json"), "gripper": "open-positive"}
+    options |= OPTIONS.get(kind, {"chunk": 2, "state": 8})
+    policy = make_policy(PolicyConfig(kind=kind, model=model, options=options), device="cuda")
+    policy.take_units("x", "y", ActionSpec(dims=4, gripper=3, units=(0.5, 2.0, 4.0, 1.0)))
+    texts = ["reach", "go to the red cube", "reach"]
+    images = {"front": torch.zeros(3, size, size, 3, dtype=torch.uint8, device="cuda")}
+    seen = Observation(images=images, state=torch.rand(3, 8).cuda(), instructions=texts)
+    assert cost(device, policy.act, seen, torch.arange(3), torch.zeros(3, dtype=torch.int64), 1.0)[0] == waits
 
 
 def packed(policy, budget):

@@ -76,7 +76,7 @@ def test_python_runs(block, tmp_path, monkeypatch):
         ("```sh\nmmrl check a b c\n```", "one argument too many: c"),
         ("```sh\nmmrl preview grounding/refre\n```", "no task 'grounding/refre'"),
         ("```sh\nmmrl preview grounding/refer --set size=big --set sizes=3\n```", "has no option"),
-        ("```sh\nmmrl list tusks\n```", "'tusks' is not one of"),
+        ("```sh\nmmrl list tusks\n```", "no kind 'tusks'"),
         ("```sh\nmmrl plan run.toml --gpus many\n```", "'many' is not a valid integer"),
         ("```sh\nmmrl export grounding/refer x.parquet --to verl --modle x\n```", "No such option"),
         ("```sh\ntorchrun --nnodes 2 -m mmrl train run.toml --smokey\n```", "No such option"),

@@ -79,15 +79,20 @@ def test_clips(name, here):
     (here / "clips" / "arkit").mkdir(parents=True)
     for clip in ("one", "arkit/41069025"):
         encode(np.full((8, 32, 32, 3), 90, np.uint8), 4, here / "clips" / f"{clip}.mp4")
+    (here / "clips" / "friends_s01").mkdir()
+    for number in range(1, 13):
+        Image.new("RGB", (32, 32), "olive").save(here / "clips" / "friends_s01" / f"{number:05}.jpg")
     rows, groups = CLIPS[name]
     when = "##" in str(rows) or "timestamps" in str(rows) or "relevant_windows" in str(rows)
     task, prompts = asked(name, rows, "video/temporal-data" if when else "video/qa-data", shares={"test": 1}, videos="clips")
-    scores, found = figures(task, prompts, "video/tiou" if when else "video/answer")
+    verifier = (re.findall(r"`(video/\S+)`", LINES[name][1]) or ["video/tiou" if when else "video/answer"])[0]
+    scores, found = figures(task, prompts, verifier)
     assert scores and scores == [1] * len(prompts) and groups <= set(found) and all(found[name] == 1 for name in groups)
     if "caption" in name:
         assert [(p.answer, p.meta["options"]) for p in prompts] == [("B", ["He runs.", "He sits."])] * 3
     if name == "MVBench":
-        part, whole = sorted(prompts, key=lambda p: p.meta["duration"])
+        part, whole, folder = sorted(prompts, key=lambda p: (p.meta["duration"], "friends" in p.videos[0].path))
+        assert folder.meta["duration"] == 2.0 and cached_frames(folder.videos[0]).indices == (3, 4, 6, 7)
         assert (part.videos[0].start_s, part.videos[0].end_s, part.meta["duration"]) == (0.5, 1.0, 0.5)
         assert whole.meta["duration"] == 2.0 and cached_frames(whole.videos[0]).duration_s == 2.0
         with pytest.raises(UserError, match=r"no row of rows\.json has the columns begin and end of part"):

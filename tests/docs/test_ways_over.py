@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
+import json
 import re
 import subprocess
 import tomllib
@@ -12,8 +14,9 @@ import pytest
 
 from mmrl.algorithms.presets import OF_ALL, functions_of, load_algorithm, settings_of
 from mmrl.config import sections
-from mmrl.config.foreign import FOREIGN
-from mmrl.config.foreign import page as foreign_page
+from mmrl.config.foreign_keys import FOREIGN, WITHOUT
+from mmrl.config.foreign_names import NAMES, plain
+from mmrl.config.foreign_names import page as foreign_page
 from mmrl.config.load import load_config
 from mmrl.registry.plugins import Registry
 from mmrl.ui.cli import COMMANDS
@@ -48,12 +51,19 @@ def docs_models(annotation: object) -> set[type[sections.Section]]:
 
 def rows(page: str, heading: str = "Keys") -> list[list[str]]:
     text = (DOCS / page).read_text()
-    part = re.search(rf"^## {heading}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)[1]
+    found = re.search(rf"^## {heading}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    part = found[1] if found else ""
     return [[cell.strip() for cell in row.strip("|").split("|")] for row in part.splitlines() if row.startswith("| `")]
 
 
 DEFAULTS = ("from-trl.md", "from-verl.md", "from-ms-swift.md")
-MIGRATIONS = ("from-trl.md", "from-verl.md", "from-ms-swift.md", "from-lerobot.md")
+MIGRATIONS = ("from-trl.md", "from-verl.md", "from-ms-swift.md", "from-lerobot.md", "from-rlinf.md")
+KEYS = {"EasyR1": "Keys of EasyR1"}
+"""Trainer -> the heading of the table of its keys, if another than `Keys`."""
+
+
+def page_of(trainer: str) -> str:
+    return foreign_page(trainer).removeprefix("docs/")
 
 
 @pytest.mark.parametrize("page", MIGRATIONS)
@@ -84,11 +94,11 @@ def place(name: str) -> str:
 @pytest.mark.parametrize("trainer", FOREIGN)
 def test_errors_for_keys_of_others_say_what_the_ways_over_say(trainer):
     table, named = FOREIGN[trainer], set[str]()
-    for theirs, ours, note in rows(foreign_page(trainer).removeprefix("docs/")):
+    for theirs, ours, note in rows(page_of(trainer), KEYS.get(trainer, "Keys")):
         names = re.findall(r"`([\w.]+)", theirs)
-        named.update(names)
         keys, said = re.findall(r"`([a-z_.0-9]+)`", ours), set[str]()
-        for name in names:
+        named.update(names if keys else ())
+        for name in names if keys else ():
             for one in table[name]:
                 said |= {key for key in keys if f"{place(one)}.".startswith(f"{key}.")}
                 assert place(one) in said or is_key(place(one)), f"{name} -> {one}"
@@ -96,6 +106,61 @@ def test_errors_for_keys_of_others_say_what_the_ways_over_say(trainer):
                 assert place(one) == one or f"{last}`" in note or f"{last} =" in note or name.endswith(last), f"{name} -> {one}"
         assert said == set(keys), theirs
     assert named == set(table)
+
+
+@pytest.mark.parametrize("trainer", FOREIGN)
+def test_errors_for_keys_that_are_missing_here_give_the_reason_of_the_ways_over(trainer):
+    said = {
+        name: cells[-1]
+        for cells in (*rows(page_of(trainer), KEYS.get(trainer, "Keys")), *rows(page_of(trainer), "Keys without a counterpart"))
+        for name in re.findall(r"`([\w.]+)", cells[0])
+        if not any(cells[1:-1])
+    }
+    known = WITHOUT.get(trainer, {})
+    assert said.keys() == known.keys() and {name for name, why in known.items() if not said[name].startswith(why)} == set()
+
+
+NAMED = {"TRL": ("Losses", "Trainers"), "verl": ("Estimators and losses",), "EasyR1": ("Estimators and losses",)}
+NAMED |= {"ms-swift": ("Losses",), "RLinf": ("Names",), "Stable-Baselines3": ("From Stable-Baselines3",)}
+"""Trainer -> the headings of the tables of its names."""
+
+
+def flat(table: dict[str, object]) -> list[str]:
+    """The keys and values of an inline table, as its text has them; of an algorithm the id alone."""
+    inner = [part for name, one in table.items() if isinstance(one, dict) and one for part in flat(one)]
+    plain_ones = {name: one for name, one in table.items() if not (isinstance(one, dict) and one)}
+    return inner + [f"{name} = {json.dumps(one)}" if name != "algorithm" else str(one) for name, one in plain_ones.items()]
+
+
+@pytest.mark.parametrize("trainer", NAMES)
+def test_errors_for_names_of_others_say_what_the_ways_over_say(trainer):
+    found = {
+        plain(name): ours
+        for heading in NAMED[trainer]
+        for theirs, ours, *_ in rows(page_of(trainer), heading)
+        for name in re.findall(r"`(?:\w+[ =]+)?\"?([\w+-]+)\"?`", theirs)
+    }
+    for name, written in NAMES[trainer].items():
+        assert plain(name) in found, name
+        for part in flat(tomllib.loads(f"stage = {{{written}}}")["stage"]) if written else ["no counterpart"]:
+            assert part in found[plain(name)], f"{name}: {part}"
+
+
+def test_what_is_written_in_place_of_names_of_others_is_valid():
+    for written in {ours for names in NAMES.values() for ours in names.values() if ours}:
+        given = {"steps": 1, **tomllib.loads(f"stage = {{{written}}}")["stage"]}
+        kind = given.setdefault("kind", "rl")
+        stage = sections.STAGES[kind].model_validate(given | ({"teacher": "m"} if kind == "distill" else {}))
+        if isinstance(stage, sections.RlStage):
+            load_algorithm(stage.algorithm, stage.settings)
+
+
+def test_names_with_one_meaning_here_and_elsewhere_are_left_to_the_registry():
+    ids = {plain(id) for id in Registry(only=[]).specs("algorithms")}
+    for names in NAMES.values():
+        for name, written in names.items():
+            made = re.fullmatch(r'algorithm = "([^"]+)"', written)
+            assert plain(name) not in ids or not made or plain(made[1]) != plain(name) or name.endswith("Trainer"), name
 
 
 @pytest.mark.parametrize("page", [*MIGRATIONS, "troubleshooting.md"])
@@ -194,6 +259,17 @@ def test_the_keys_of_trl_are_its():
     assert {name for name in own if f"`{name}`" not in page} == set(), "mapped, or said to have no counterpart"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("trainer", "package"), [("TRL", "trl"), ("Stable-Baselines3", "stable_baselines3")])
+def test_the_names_of_others_are_theirs(trainer, package):
+    found = importlib.util.find_spec(package)
+    if found is None:
+        pytest.skip(f"{package} is not installed")
+    (folder,) = found.submodule_search_locations
+    text = "".join(file.read_text(encoding="utf-8") for file in Path(folder).rglob("*.py"))
+    assert {name for name in NAMES[trainer] if not re.search(rf"\bclass {name}\(|[\"']{name}[\"']", text)} == set()
+
+
 PEERS = {
     "from-verl.md": (
         "verl",
@@ -217,7 +293,7 @@ PEERS = {
     "from-lerobot.md": (
         "lerobot",
         "from lerobot.configs.train import TrainPipelineConfig\nfrom dataclasses import fields\n"
-        "unknown = set(NAMES) - {field.name for field in fields(TrainPipelineConfig)}\n",
+        "unknown = {name.partition('.')[0] for name in NAMES} - {field.name for field in fields(TrainPipelineConfig)}\n",
     ),
 }
 

@@ -34,6 +34,7 @@ from mmrl.evaluation.results import (
     confidence_interval,
     figure_of,
     mean_parts,
+    parts_by_prompt,
     pass_at,
     pass_at_k_metrics,
 )
@@ -113,6 +114,9 @@ class Letters(Task):
     def summarise(self, results):
         return {"answers": float(sum(int(p.answer) * value for p, value in results)), "results": float(len(results))}
 
+    def summarise_parts(self, parts):
+        return {f"{name}/least": min(value for _, value in own) for name, own in parts.items()}
+
 
 class Collector:
     """Answers nothing; the completions of every third prompt are cut off. Keeps what it was asked."""
@@ -163,6 +167,19 @@ def test_the_parts_that_a_verifier_names_are_means_over_the_answers_that_have_th
     ]
     assert mean_parts(scores) == {"part/type": pytest.approx(2 / 3), "part/place": 1.0}
     assert mean_parts([Score(1.0)]) == {}
+    first, second = Letters().prompts("test", 0)[:2]
+    assert parts_by_prompt([first, second], scores, 2) == {"type": [(first, 0.5), (second, 1.0)], "place": [(first, 1.0)]}
+
+
+def test_a_task_makes_further_figures_of_the_parts(tmp_path):
+    class Parted(Judged):
+        def run(self, verifier, cases):
+            return [Score(v, parts={} if v == 0 else {"place": v}) for v in self.values]
+
+    found, _ = figure(tmp_path, Parted(1.0, 0.0, 0.5), n=3)
+    assert {name: value for name, value in found.extra.items() if name.startswith("part/")} == {
+        **{"part/place": 0.75, "part/place/least": 0.5}
+    }
 
 
 def test_an_accuracy_counts_what_was_scored_and_says_what_failed(tmp_path):

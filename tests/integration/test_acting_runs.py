@@ -338,6 +338,8 @@ def test_fewer_held_out_starts_than_are_asked_for_are_told(tmp_path):
         "evaluate.num_prompts = 8, but task 'dial/turn' has 7 prompts in split 'test': all of them are used"
     ]
     assert told(8, num_prompts=8) == told(7, num_prompts=0) == told(7) == [], "nor where nobody said how many"
+    small = config(tmp_path, [GRPO], options={"n": 3}).smaller()
+    assert not [r for r in remarks(resolve(small)) if "num_prompts" in r], "a smoke run chooses the number itself"
 
 
 @pytest.mark.parametrize(

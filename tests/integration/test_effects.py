@@ -43,6 +43,8 @@ from mmrl.policies import compiling, gradient_checkpointing
 from mmrl.policies.vlm import coordinate_formats, tiny
 from mmrl.rollout.generate.local import LocalGenerator
 from mmrl.rollout.turns import ConversationCollector
+from mmrl.run_folder.reader import read_run
+from mmrl.train.smoke_shows import told_shown
 from mmrl.train.update.learner import Learner
 from mmrl.train.update.offload import Offload
 
@@ -1752,6 +1754,12 @@ def values(ran):
     return [found[name] for name in sorted(found) if name.startswith("values/") and found[name].ndim == 3]
 
 
+def said_to_be_shown(ran):
+    """What the end of a smoke run would say, without values."""
+    run = read_run(ran.path)
+    return [line.split(" (")[0] for line in told_shown(run.config["smoke_shows"], run)]
+
+
 ENTRIES = {
     **{f"stages.{kind}.{key}": effect for kind in STAGES if kind not in AROUND for key, effect in of_training(kind).items()},
     **{f"stages.rl.{key}": effect for key, effect in OF_RL.items()},
@@ -1767,6 +1775,11 @@ ENTRIES = {
         also={"name": "toy-smoke"},
         seen=both(lambda r: "smoke = true" in (r.path / "config.toml").read_text(), False, True),
         why="another smoke run may take the folder's place",
+    ),
+    "smoke_shows": Effect(
+        to=["loss != 0"],
+        seen=both(said_to_be_shown, [], ["shown: loss != 0"]),
+        why="the end of a smoke run says what some step showed",
     ),
     "runs_dir": Effect(
         to=ELSEWHERE, seen=lambda a, b: b.path.parent.name == "elsewhere" != a.path.parent.name, why="run folders are made there"

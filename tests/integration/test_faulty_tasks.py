@@ -48,6 +48,9 @@ class T(Task):
 
     def summarise(self, results):
         return self.value() if self.where == "summarise" else {}
+
+    def summarise_parts(self, parts):
+        return self.value() if self.where == "summarise_parts" else {}
 """
 
 
@@ -78,6 +81,8 @@ def wrong(tmp_path, monkeypatch):
         ("summarise", "None", r"summarise\(\) raised TypeError"),
         ("summarise", "{'x': float('nan')}", r"summarise\(\) must give finite numbers by name, not 'x': nan"),
         ("summarise", "{'x': [1]}", r"must give finite numbers by name, not 'x': \[1\]"),
+        ("summarise_parts", "1 / 0", r"summarise_parts\(\) raised ZeroDivisionError"),
+        ("summarise_parts", "{'x': float('inf')}", r"summarise_parts\(\) must give finite numbers by name, not 'x': inf"),
         ("messages", "['x']", "message 0 must be a dict with a role .* not 'x'"),
         ("messages", "'hello'", "its messages must be a list, not 'hello'"),
         ("messages", "[{'content': 'x'}]", "message 0 must be a dict with a role"),

@@ -2,7 +2,6 @@
 
 import json
 import math
-import operator
 import re
 from pathlib import Path
 
@@ -13,10 +12,12 @@ from browsers import no_browser
 from mmrl.algorithms.presets import load_algorithm, with_defaults
 from mmrl.config.load import load_config
 from mmrl.config.sections import RlStage
+from mmrl.run_folder.reader import read_run
 from mmrl.train.resolve import resolve
 from mmrl.train.sampling.rules import plugin_rules
 from mmrl.train.smoke import smoke
 from mmrl.train.smoke_proof import told, unproved
+from mmrl.train.smoke_shows import figures, shown
 from sandboxes import no_plots
 
 pytestmark = pytest.mark.forks
@@ -91,6 +92,22 @@ LONG = ("v-irl", "simplevla-rl-libero", "dppo-robomimic", "webwise", "rl4vla", "
 """Those that take a quarter of a minute or more; another one has the same world."""
 
 
+BY_REWARD = {
+    *("cls-rl", "gui-g1", "jigsaw-r1", "maye", "mmedagent-rl", "modomodo", "no-thinking-rl", "r1-aqa", "r1-v", "rewardmap"),
+    *("rlrf", "seed-bench-r1", "ssl4rl", "synthrl", "temporal-r1", "time-r1", "uav-vl-r1", "uishift", "video-rts"),
+    *("videossr", "vision-r1", "visual-rft", "vlaa-thinking", "vlm-r1-ovd", "vlm-r1-rec", "webwise"),
+}
+"""Those that are named after rewards, prompts, data or the order of stages: gold completions show that the rewards are told
+apart."""
+EVALUATES = {"openvla-oft-libero"}
+"""Those that only evaluate."""
+
+
+def test_each_says_what_its_smoke_run_shows_or_is_named_after_its_reward():
+    silent = {path.stem for path in RECIPES if not load_config(path).smoke_shows}
+    assert silent == BY_REWARD | EVALUATES
+
+
 def lacking(recipe):
     """Why a recipe can't run here, or an empty text."""
     if recipe in BROWSER:
@@ -98,62 +115,17 @@ def lacking(recipe):
     return no_plots() if recipe in SANDBOX else ""
 
 
-SHOWN = {
-    # critics of turns, filtered cloning of what is replayed, sub-goals
-    "archer": ("turn_critic/answered > 0", "turn_critic/remembered > 0"),
-    "digirl": ("turn_critic/replayed > 0", "turn_critic/imitated_share > 0"),
-    "vsc-rl": ("turn_critic/replayed > 0", "part gui/subgoals > 0"),
-    # votes in the place of labels, and of twice as many as are trained on
-    "co-reward": ("votes/agreement > 0.3", "part co-reward > 0"),
-    "ttrv": ("votes/voters > 4", "votes/agreement > 0.3"),
-    # the policy asks, answers and judges itself; groups that it makes have credit
-    "visplay": ("sampling/questions_fit > 0", "part majority > 0", "task/vqa/table/zero_std_share < 1"),
-    "spark": ("sampling/reflection > 0", "task/judge/recycled/zero_std_share < 1"),
-    # tools
-    "deepeyes": ("part tools/judged-reward@deepeyes/tool > 0",),
-    "pixel-reasoner": ("part curiosity > 0", "sampling/uniform_share > 0", "zero_std_share < 0.5"),
-    "rrvf": ("part rendering/calls@rrvf > 0.9",),
-    "generalpoints": ("turns/mean > 1", "value_loss > 0"),
-    # pictures and frames that are masked, noisy or out of order
-    "papo": ("perception/kl > 0",),
-    "vppo": ("credit/token_share < 0.7", "sampling/filtered_share > 0"),
-    "noisyrollout": ("noisy/level > 0", "noisy/reward > 0"),
-    **dict.fromkeys(("video-r1", "v-reason"), ("temporal/paid_share > 0", "part temporal > 0", "part length > 0")),
-    # gold completions in the group, and groups that are left out
-    "visurf": ("sampling/ground_truth > 0",),
-    "metis-rise": ("sampling/filtered_share > 0", "part overlong < 0"),
-    # robots
-    "hil-serl": ("episode/intervened_share > 0", "off_policy/offline > 0"),
-    "rlpd": ("off_policy/offline > 0",),
-    "resfit": ("off_policy/offline > 0", "off_policy/action_size > 0"),
-    "pa-rl": ("off_policy/imitations > 0",),
-    "recap": ("condition/positive_share > 0", "recap/corrected_share > 0"),
-    "rl-vlm-f": ("preferred/asked > 0", "preferred/accuracy > 0", "part preferred != 0"),
-    "human2sim2robot": ("reward/environment > 0",),
-    "vlm-rm": ("part robotics/vlm-rm != 0",),
-    "vlac": ("part robotics/progress != 0",),
-    "dppo": ("clip_share > 0",),
-}
-"""Recipe -> what some step of its smoke run shows of the mechanism that it is named after: of the metrics, or of the parts of the
-rewards of its recorded rollouts, gold ones among them."""
 OFF = {"spark": ("stages.0.rules=[]",), "vppo": ("stages.0.settings.share=1.0",)}
-"""Recipe -> what switches off the mechanism that the first of `SHOWN` shows, where no key of the stage does, which
+"""Recipe -> what switches off the mechanism that the first of its `smoke_shows` shows, where no key of the stage does, which
 `test_effects.py` would try."""
 ALIKE = {"visurf": {"grounding/non-repeat@vision-reasoner"}}
 """Recipe -> rewards that gold completions and others earn alike."""
-SIGNS = {">": operator.gt, "<": operator.lt, "!=": operator.ne}
 
 
 def recorded(folder):
     """The recorded rollouts: their `source` and the parts of their rewards."""
     texts = [file.read_text() for file in folder.path.glob("rollouts/step-*.jsonl")]
     return [(row["source"], row["score"]["parts"]) for text in texts for row in map(json.loads, text.splitlines())]
-
-
-def figures(folder):
-    """What `SHOWN` names, of each step and of each rollout."""
-    parts = [{f"part {name}": value for name, value in parts.items()} for _, parts in recorded(folder)]
-    return [row["metrics"] for row in runs.rows(folder) if "metrics" in row] + parts
 
 
 def alike(folder, names):
@@ -166,12 +138,6 @@ def alike(folder, names):
 def norms(folder):
     """Those of the gradients of each step."""
     return [row["metrics"]["grad_norm"] for row in runs.rows(folder) if "metrics" in row]
-
-
-def is_shown(said, found):
-    """Whether a figure is there as `SHOWN` says."""
-    name, sign, bound = said.rsplit(" ", 2)
-    return any(SIGNS[sign](figure[name], float(bound)) for figure in found if name in figure)
 
 
 MARKS = dict.fromkeys(EVERYDAY, ()) | dict.fromkeys(LONG, (pytest.mark.slow, pytest.mark.exhaustive))
@@ -496,11 +462,11 @@ def test_it_runs_with_smoke(path, tmp_path, monkeypatch):
     assert all("reward/mean" in r["metrics"] for r in rows if r["stage"] == "rl")
     assert [found["stage"] for found in summary["smoke"]] == list(range(1, len(config.stages) + 1))
     assert not unproved(summary["smoke"]), told(summary["smoke"])
-    found = figures(folder)
-    assert [said for said in SHOWN.get(path.stem, ()) if not is_shown(said, found)] == []
+    found = figures(read_run(folder.path))
+    assert [said for said in config.smoke_shows if shown(said, found) is None] == []
     if off := OFF.get(path.stem):
         without = runs.run(smoke(load_config(path, [f"runs_dir={tmp_path / 'off'}", *off])))
-        assert not is_shown(SHOWN[path.stem][0], figures(without))
+        assert shown(config.smoke_shows[0], figures(read_run(without.path))) is None
         assert norms(without) != norms(folder), "it changes the update"
     weights = resolve(config).weights.values()
     told_apart = {name for own in weights for name, (weight, _) in own.items() if weight}

@@ -213,8 +213,37 @@ def test_features_are_those_before_the_norm_of_the_last_layer_that_is_used(sound
         found = network.features(looking())
         after = network.backbone(**looking(), use_cache=False).last_hidden_state
         network.backbone.rope_deltas = None
-        torch.testing.assert_close(network.backbone.language_model.norm(found), after)
+        real_nP = looking()["attention_mask"].bool()  # padding sees itself here, and nothing there
+        torch.testing.assert_close(network.backbone.language_model.norm(found)[real_nP], after[real_nP])
     assert found.shape == (2, 11, 16) and len(network.backbone.language_model.layers) == 3
+
+
+def test_features_are_those_of_transformers_model_bit_for_bit(sound):
+    """Two pictures of several sizes in each call, one of which has padding; two calls are alike but for their pictures."""
+    from transformers import Qwen3VLModel
+
+    network, _ = sound
+    pictures = [[62, *[60] * 6, 63, 62, *[60] * 2, 63], [62, *[60] * 2, 63, 62, *[60] * 6, 63]]
+    ids = torch.tensor([[5, *pictures[0], 7, 8], [0, 0, *pictures[1], 9], [5, *pictures[0], 7, 8], [5, *pictures[1], 7, 8]])
+    inputs = {"input_ids": ids, "attention_mask": (ids != 0).long(), "mm_token_type_ids": (ids == 60).int()}
+    grids = [[1, 4, 6], [1, 4, 2]]
+    inputs["image_grid_thw"] = torch.tensor([*grids, *reversed(grids), *grids, *reversed(grids)])
+    inputs["pixel_values"] = torch.randn(128, 3 * 2 * 4 * 4, generator=torch.Generator().manual_seed(7))
+    plain = Qwen3VLModel._from_config(network.backbone.config, attn_implementation="sdpa").eval()
+    plain.visual.config._attn_implementation = "sdpa"
+    del plain.language_model.layers[3:]
+    plain.load_state_dict(network.backbone.state_dict())
+    found = []
+    plain.language_model.norm.register_forward_pre_hook(lambda _, given: found.append(given[0]))
+    for rows, pixels in ((slice(None), slice(None)), (slice(2, 4), slice(64, 128))):  # the second ones without padding
+        some = {k: v[rows] for k, v in inputs.items() if v.shape[0] == 4}
+        some |= {"pixel_values": inputs["pixel_values"][pixels], "image_grid_thw": inputs["image_grid_thw"].view(4, 2, 3)[rows]}
+        some["image_grid_thw"] = some["image_grid_thw"].flatten(0, 1)
+        real = some["attention_mask"].bool()
+        with torch.no_grad():
+            plain(**some, use_cache=False)
+            assert torch.equal(network.features(some)[real], found[-1][real])
+    assert found[0].std() > 0.1 and not torch.equal(found[0][0], found[0][2])
 
 
 def test_a_call_does_not_depend_on_the_padding_of_its_batch(sound):

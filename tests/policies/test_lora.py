@@ -35,6 +35,7 @@ from mmrl.rollout.generate.local import LocalGenerator
 from mmrl.rollout.generate.sampling import SamplingParams
 from mmrl.testing.cases import mostly_slow
 from mmrl.train.checks.compute import check_dora
+from mmrl.train.plan.traced import Counter
 from mmrl.train.update.pack_conversations import pack
 
 
@@ -197,6 +198,30 @@ def test_new_adapters_change_nothing_and_switched_off_ones_never(family, dtype):
     assert all(torch.equal(p, frozen[n]) and torch.equal(p, dict(plain.parameters())[n]) for n, p in base_weights(vlm).items())
     assert all(p.dtype == torch.float32 for _, p in vlm.parameters())
     assert vlm.model.dtype == getattr(torch, dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("alpha", [4.0, 8.0, 5.0])
+def test_a_pass_without_gradients_is_that_of_peft_bit_for_bit_in_fewer_operations(alpha, dtype):
+    """By 1, by another power of two, and by a number with which products are rounded."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = torch.nn.ModuleDict({"one": torch.nn.Linear(24, 40)}).to(dtype)
+        add_adapters(model, LoraConfig(rank=4, alpha=alpha, target_modules=["one"]), 0)
+        torch.nn.init.normal_(model["one"].lora_B["default"].weight)
+        layer, x = copy.deepcopy(model)["one"], torch.randn(3, 50, 24, dtype=dtype)
+    counts = []
+    with torch.no_grad():
+        for passed in (layer, lambda x: type(layer).forward(layer, x)):
+            counter = Counter()
+            with counter:
+                found = passed(x)
+            counts.append(counter.operations)
+        assert torch.equal(layer(x), found) and found.dtype == dtype
+        with disable_adapters(layer):
+            assert torch.equal(layer(x), layer.base_layer(x)) and not torch.equal(layer(x), found)
+    assert torch.equal(layer(x), found) and layer(x).requires_grad
+    assert counts[0] == counts[1] - (alpha != 5.0) - (dtype != torch.float32)
 
 
 def test_switching_off_leaves_gradients_and_freezing_alone_and_ends_with_an_error():

@@ -66,7 +66,7 @@ def test_one_that_lacks_a_member_is_refused_by_its_name(chooser):
             make_policy(config, device="cpu", seed=0, source=None)
         setattr(module.Chooser, name, kept)
     module.Chooser = type("Alone", (), {"collector": "x:y", "check": staticmethod(lambda config: None)})
-    with pytest.raises(PluginError, match="lacks trained_whole, check_teacher, token_kind, skeleton: define them as "):
+    with pytest.raises(PluginError, match="lacks trained_whole, check_teacher, token_kind, skeleton, own_names: define them as "):
         policy_class(plugins.registry().get("policies", config.kind))
 
 

@@ -9,14 +9,16 @@ import torch
 
 import pi0_cases
 import xvla_cases
+from mmrl.algorithms.presets import load_algorithm
 from mmrl.api.errors import UserError
 from mmrl.api.simulators.types import Observation
-from mmrl.config.sections import LoraConfig, PolicyConfig
+from mmrl.config.sections import LoraConfig, PolicyConfig, RlStage
 from mmrl.policies.acting.vla import VLA
-from mmrl.policies.batches import ActionMicroBatch
+from mmrl.policies.batches import ActionMicroBatch, Batch
 from mmrl.policies.kept_reference import KeptReference
 from mmrl.policies.lora import is_adapter
 from mmrl.policies.reference import Reference
+from mmrl.train.update.learner import Learner
 
 LORA = LoraConfig(rank=2, target_modules=["language"])
 
@@ -71,6 +73,52 @@ def test_it_stays_where_it_was_and_leaves_gradients_alone(make):
     assert not torch.equal(again.logprobs(micro, 1.0), before_L)
     again.load_state(reference.state())
     assert torch.equal(again.logprobs(micro, 1.0), before_L), "a resumed run has the same reference"
+
+
+def counted(monkeypatch):
+    """A list that grows with each exchange of weights."""
+    exchanged, exchange = [], Reference._as_they_were
+
+    def counting(self):
+        exchanged.append(1)
+        return exchange(self)
+
+    monkeypatch.setattr(Reference, "_as_they_were", counting)
+    return exchanged
+
+
+def test_weights_are_exchanged_once_for_all_micro_batches_of_a_pass(monkeypatch):
+    policy = xvla()
+    other = policy.clone()
+    batch = Batch(micro=(micro_of(policy),) * 2, num_tokens=4, num_rollouts=2, lengths_N=torch.tensor([1, 1]))
+    config = RlStage(kind="rl", steps=1, learning_rate=1e-3, kl_coef=0.5)
+    exchanged, figures = counted(monkeypatch), []
+    for one in (policy, other):
+        reference = Reference(one, adapters=True)
+        pi0_cases.moved(one)
+        if one is other:  # as it was for each micro-batch by itself
+            monkeypatch.setattr(reference, "each", lambda micros, t, of=reference: (of.logprobs(m, t) for m in micros))
+        learner = Learner(one, config, load_algorithm("grpo", {}), reference=reference)
+        figures.append(learner.update([batch], 0, kl=0.5))
+        assert len(exchanged) == (1 if one is policy else 2)
+        exchanged.clear()
+        found = learner.measure(batch, frozenset({"reference", "logprobs"}))
+        assert len(exchanged) == (1 if one is policy else 2) and not torch.equal(found["reference"], found["logprobs"])
+        exchanged.clear()
+    assert figures[0] == figures[1] and figures[0]["kl"] > 0
+    assert all(torch.equal(a, b) for (_, a), (_, b) in zip(policy.parameters(), other.parameters(), strict=True))
+
+
+def test_an_error_leaves_the_policys_own_values(monkeypatch):
+    policy = xvla()
+    reference, micro = Reference(policy, adapters=True), micro_of(policy)
+    pi0_cases.moved(policy)
+    before = {name: p.detach().clone() for name, p in policy.parameters()}
+    passes = iter([policy.logprobs])
+    monkeypatch.setattr(policy, "logprobs", lambda micro, temperature: next(passes)(micro, temperature))
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        next(reference.each([micro, micro], 1.0))
+    assert all(torch.equal(p, before[name]) for name, p in policy.parameters())
 
 
 def test_weights_beside_adapters_that_are_spread_over_learners_are_refused():

@@ -50,6 +50,20 @@ def calls(policy, shown, choices, logprobs, ratio="token"):
     )
 
 
+def test_a_mask_of_padding_holds_numbers_already(monkeypatch):
+    """torch would make them of a boolean one in each layer."""
+    masks, attend = [], torch.nn.functional.scaled_dot_product_attention
+
+    def watched(*args, attn_mask=None, **kwargs):
+        masks.append(attn_mask)
+        return attend(*args, attn_mask=attn_mask, **kwargs)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", watched)
+    vla(decoding="one-by-one").act(seen(), SEEDS, CALLS, 1.0)
+    made = [mask for mask in masks if mask is not None]
+    assert len(made) >= 6 and all(mask.dtype == torch.float32 for mask in made), "two layers, three tokens"
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize(
     "options",

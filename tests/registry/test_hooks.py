@@ -25,7 +25,8 @@ from mmrl.api.interfaces import Simulator, Tracker
 from mmrl.api.simulators import noise
 from mmrl.api.specs import CAPABILITIES, AlgorithmSpec
 from mmrl.config.load import parse_config
-from mmrl.registry.plugins import GROUP, Registry
+from mmrl.registry.distributions import GROUP
+from mmrl.registry.plugins import Registry
 from mmrl.run_folder.writer import RunFolder
 from mmrl.testing import check_plugin
 from mmrl.testing import simulators as simulator_checks

@@ -515,6 +515,12 @@ def test_a_missing_local_file_is_fatal(tmp_path) -> None:
         ("tasks", "flags/exact", "no task 'flags/exact': that is one of the verifiers"),
         ("tasks", "what; rm -rf /", "no task 'what; rm -rf /'; `mmrl list tasks` shows all"),
         ("algorithms", "grop", "no algorithm 'grop'. Did you mean 'grpo'?"),
+        ("algorithms", "GRPO", "no algorithm 'GRPO'. Did you mean 'grpo'?"),
+        (
+            "algorithms",
+            "geo_mean",
+            "no algorithm 'geo_mean': what verl calls so is algorithm = \"gmpo\" here (docs/from-verl.md)",
+        ),
     ],
 )
 def test_an_unknown_id_is_explained(site, kind: str, id: str, message: str) -> None:

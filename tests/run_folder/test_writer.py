@@ -302,11 +302,17 @@ def test_text_content_and_empty_rows(run: RunFolder) -> None:
 
 
 @pytest.mark.parametrize(
-    ("logprob", "off_policy", "source"),
-    [(-0.5, False, "policy"), (math.nan, False, "gold"), (-0.5, True, "hint"), (math.nan, True, "gold")],
+    ("logprobs", "off_policy", "source"),
+    [
+        ((-0.1, -0.5), False, "policy"),
+        ((-0.1, math.nan), False, "policy"),  # it went on behind words that a rule gave it
+        ((math.nan, math.nan), False, "gold"),
+        ((-0.1, -0.5), True, "hint"),
+        ((math.nan, math.nan), True, "gold"),
+    ],
 )
-def test_a_rollout_says_who_wrote_it(logprob: float, off_policy: bool, source: str) -> None:
-    turns = tuple(Turn(observed_ids=(1,), token_ids=(2,), logprobs=(p,), text="7") for p in (-0.1, logprob))
+def test_a_rollout_says_who_wrote_it(logprobs: tuple[float, float], off_policy: bool, source: str) -> None:
+    turns = tuple(Turn(observed_ids=(1,), token_ids=(2,), logprobs=(p,), text="7") for p in logprobs)
     prompt = Prompt(id="p", messages=[user_message("which?")], answer="7")
     rollout = Conversation(prompt=prompt, group=0, turns=turns, status=Status.FINISHED, off_policy=off_policy)
     assert rollout_row(rollout, Score(1.0), 0.5)["source"] == source

@@ -107,7 +107,7 @@ OPTIONS: Mapping[str, Any] = {
         ("grounding/count-data", "grounding/detect@vision-r1"), sample("coco.json", images=str(SAMPLES), labels="all", **HALVES)
     ),
     **{f"gui/grounding{of}": sample("screens", **HALVES) for of in ("-data", "@gui-g1", "@infigui-g1", "@ui-r1")},
-    **{f"gui/next-action{of}": steps for of in ("", "@gui-r1", "@ui-r1", "@uishift", "@gui-odyssey", "@mind2web")},
+    **{f"gui/next-action{of}": steps for of in ("", "@gui-r1", "@ui-r1", "@uishift", "@gui-odyssey", "@mind2web", "@aitw")},
     **{f"gui/{of}": sample("walks", **HALVES) for of in ("inverse", "inverse@uishift")},
     "gui/recorded": sample("clicks", shares={"test": 1}),
     "gui/episodes": {"simulator": "browser/miniwob", "pages": ["click-test-2"]},

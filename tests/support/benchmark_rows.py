@@ -183,6 +183,20 @@ PICTURES = {  # benchmark -> its rows, the figures of groups with all answers ri
         {"key_2steps_1", "key_2steps_multi", "score_strict", "score_loose", "complete_mastery_strict"},
     ),
     "LogicVista": ([{"question_id": 0, "image": "a.png", "question": "Which? A, B or C", "answer": "C"}], set()),
+    "DynaMath": (
+        [
+            {"index": f"{n}-{variant}", "image": "a.png", "question": "How long?", "answer": answer, "answer_type": kind}
+            | {"subject": "algebra", "knowledge_level": "undergraduate", "qid": n, "varid": variant}
+            for n, (answer, kind) in enumerate((("2.0944", "float"), ("B", "multiple choice"), ("May", "text")))
+            for variant in (1, 2)
+        ]
+        + [
+            {"index": f"{n}-1", "image": "a.png", "question": "How many?", "answer": answer, "answer_type": kind}
+            | {"subject": "statistics", "knowledge_level": "high school", "qid": n, "varid": 1}
+            for n, (answer, kind) in enumerate((("49", "single answer"), ("-15.700000000000001", "int")), 465)
+        ],
+        {"subject_algebra", "knowledge_level_high school", "worst", "worst_subject_statistics"},
+    ),
     "DynaMath, one variant": (
         [
             {"id": str(n), "question": "Find f(0).", "image": "images/1.png", "decoded_image": "a.png", "ground_truth": answer}
@@ -231,6 +245,7 @@ CLIPS = {
                 "end": 1.0,
             },
             {"video": "one.mp4", "question": "Where?", "candidates": ["left", "right"], "answer": "right"},
+            {"video": "friends_s01", "question": "Who?", "candidates": ["Joey", "Ross"], "answer": "Ross", "start": 1, "end": 3},
         ],
         {"table_rows", "table_mean"},
     ),
@@ -305,7 +320,7 @@ CLIPS = {
     ),
     "Charades-STA": ("one 0.0 1.5##a person sits down.\n", {"mIoU", "R1@0.7"}),
     "ActivityNet Captions": ({"one": {"duration": 2.0, "timestamps": [[0, 1.5]], "sentences": ["A man sits."]}}, {"R1@0.5"}),
-    "QVHighlights": (
+    "QVHighlights, one span": (
         [
             {"qid": 8737, "query": "A family plays.", "duration": 2, "vid": "one", "relevant_windows": [[0, 0.5], [1, 2]]}
             | {"relevant_clip_ids": [0], "saliency_scores": [[4, 1, 1]]}
@@ -313,6 +328,7 @@ CLIPS = {
         {"R1@0.5", "R1@0.7"},
     ),
 }
+CLIPS |= {f"QVHighlights{more}": (CLIPS["QVHighlights, one span"][0], set()) for more in ("", ", highlights")}
 SOUNDS = {
     "MMAU": (
         [

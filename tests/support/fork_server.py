@@ -156,9 +156,9 @@ def prepare_commands() -> None:
 def prepare_children() -> None:
     """Import what workers of a judge need, but for the plugins."""
     import mmrl.judge.worker  # noqa: F401
-    from mmrl.registry.plugins import _installed
+    from mmrl.registry.distributions import installed
 
-    _installed()  # Python remembers which distributions there are
+    installed()  # Python remembers which distributions there are
 
 
 def prepare_elsewhere() -> None:

@@ -130,19 +130,24 @@ def functions(path: Path, **known: Any) -> dict[str, Any]:
     return space
 
 
-def shaped(path: Path, valid: bool, right: float, times: int) -> float:
-    """What VL-Rethinker's loop makes of an answer that was not forced to rethink."""
+def shaped(path: Path, valid: bool, right: float, times: int, forced: bool = False) -> float:
+    """What VL-Rethinker's loop makes of an answer. forced: to rethink."""
     target = "(valid, final_correct, r0nw, r1nw, r1c)"
     loop = next(
         node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.For) and ast.unparse(node.target) == target
     )
     space: dict[str, Any] = {"validity": [float(valid)], "raw_rewards": [float(right > 0)], "rewards": [], "is_eval": False}
-    space |= {"round0_nwait": [times], "round1_nwait": [times], "round1_correctness": [None], "print": lambda *_: None}
+    space |= {
+        "round0_nwait": [times],
+        "round1_nwait": [times],
+        "round1_correctness": [(right,) if forced else None],
+        "print": lambda *_: None,
+    }
     exec(compile(ast.Module([loop], []), str(path), "exec"), space)
     return float(space["rewards"][0])
 
 
-def row(verifier: str, completion: str, answer: str, reward: float, source: tuple[str, str], **more: str) -> dict[str, Any]:
+def row(verifier: str, completion: str, answer: str, reward: float, source: tuple[str, str], **more: Any) -> dict[str, Any]:
     how = f"ran {source[0]}: {source[1]}, math-verify {importlib.metadata.version('math-verify')}"
     return {
         "verifier": f"vqa/{verifier}",
@@ -185,6 +190,9 @@ def main() -> None:
             rows.append(row("answer@vl-rethinker", text, truth, float(right > 0), VL_RETHINKER, status=status))
             if (truth, text) in waits:
                 rows.append(row("reward@vl-rethinker", text, truth, reward, VL_RETHINKER, status=status))
+                forced = shaped(path, valid, right, times, forced=True)
+                marked = {"status": status, "meta": {"rethought": True}}
+                rows.append(row("reward@vl-rethinker", text, truth, forced, VL_RETHINKER, **marked))
     for text in DESCRIBED:
         (score,) = sr1["compute_score"]([text], ["1"], ["?"], [""])
         rows.append(row("format@vision-sr1", text, "1", score["format"], VISION_SR1))

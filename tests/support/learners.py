@@ -28,6 +28,7 @@ import runs
 from mmrl.api.errors import UserError
 from mmrl.compute import ranks
 from mmrl.run_folder.reader import read_jsonl
+from mmrl.train.smoke import smoke
 
 MODEL = "tiny:qwen2_5_vl:hidden=32,layers=2"
 SHARES = str(Path(__file__).with_name("shares.py"))
@@ -76,6 +77,7 @@ ACTS = {
 }
 CASES: dict[str, dict[str, Any]] = {
     "plain": rl(),
+    "smoke": rl(),
     "replicated": rl(also=REPLICATED),
     "kl": rl(kl_coef=0.3, epochs=2, minibatches=2, reference_every=3, optimizer="sgd", learning_rate=0.1),
     "checkpointed": rl(
@@ -204,7 +206,8 @@ def config(name: str, folder: Path, learners: int = 1, **sections: Any) -> Any:
         **data,
     }
     data["compute"] = {**data.get("compute", {}), "learners": learners}
-    return runs.toy_config(folder, name="run", **data)
+    found = runs.toy_config(folder, name="run", **data)
+    return smoke(found) if name == "smoke" else found
 
 
 class Stopping(runs.Silent):

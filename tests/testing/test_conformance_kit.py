@@ -232,7 +232,12 @@ TASK_FAULTS = {
     "no finite summary": (
         "summary_is_numbers",
         task(summarise=lambda self, results: {"mean": float("nan")}),
-        "return a dict of finite floats",
+        "summarise gives 'mean': nan: return a dict of finite floats",
+    ),
+    "no finite summary of parts": (
+        "summary_is_numbers",
+        task(summarise_parts=lambda self, parts: {name: float("inf") for name in parts}),
+        "summarise_parts gives 'part': inf: return a dict of finite floats",
     ),
 }
 

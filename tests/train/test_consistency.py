@@ -7,10 +7,15 @@ import pytest
 import torch
 
 from mmrl.algorithms.shaping import consistency_bonus
-from mmrl.config.sections import PolicyConfig, RlStage
+from mmrl.api.episodes import Conversation
+from mmrl.api.sampling import Group
+from mmrl.api.types import Prompt, Score, Status, Turn, user_message
+from mmrl.config.sections import ConsistencyConfig, PolicyConfig, RlStage
+from mmrl.policies.openvla.tiny import tokenizer_of
 from mmrl.policies.reference import Reference
+from mmrl.policies.vlm.tiny.tokens import make_tokenizer
 from mmrl.policies.vlm.vlm import VLM
-from mmrl.train.sampling.consistency import answer_tokens
+from mmrl.train.sampling.consistency import TokenTexts, answer_tokens, pay_consistency
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "consistency.jsonl"
 
@@ -42,6 +47,46 @@ def test_other_tags_and_answers_without_an_end():
     assert answer_tokens(["so", "\\boxed{", "1", "2", "}", "<eos>"], "\\boxed{", "}") == range(2, 4)
     assert answer_tokens(["<answer>", "no", "w"]) == range(1, 3)
     assert list(answer_tokens(["<answer>"])) == list(answer_tokens([])) == []
+
+
+@pytest.fixture(scope="module", params=[make_tokenizer, tokenizer_of], ids=["bytes", "pieces"])
+def tokenizer(request):
+    return request.param()
+
+
+@pytest.mark.parametrize(
+    ("said", "opening", "closing", "answer"),
+    [
+        ("so it is. Answer: 12", " Answer: ", "</answer>", "12"),
+        ("so\n\nAnswer:\t12\nover", "\nAnswer:\t", "\n", "12"),
+        ("想。答案：是的。完", "答案：", "。", "是的"),
+        ("Größe: – 😀 –", "Größe: –", "–", "😀"),
+        ("so <answer>12</answer>.", "<answer>", "</answer>", "12"),
+        ("so 12 Answer:", " Answer: ", "</answer>", ""),
+    ],
+)
+def test_an_answer_after_blanks_or_other_signs_is_found(tokenizer, said, opening, closing, answer):
+    ids = tokenizer.encode(said, add_special_tokens=False)
+    pieces = TokenTexts(tokenizer)(ids)
+    assert len(pieces) == len(ids) and "".join(pieces).strip() == said.strip()
+    found = "".join(pieces[k] for k in answer_tokens(pieces, opening, closing))
+    assert found.removeprefix(opening[-1]).strip() == answer
+
+
+def test_answers_after_a_blank_are_paid():
+    policy = VLM(PolicyConfig(model="tiny:qwen2_5_vl:hidden=32,layers=1"))
+    tokenizer, prompt = policy.reader.tokenizer, Prompt(messages=[user_message("?")])
+    said = ["so. Answer: 1", "so. Answer: 12"]
+    rollouts = []
+    for text in said:
+        ids = tuple(tokenizer.encode(text, add_special_tokens=False))
+        turn = Turn(observed_ids=(1,), token_ids=ids, logprobs=(0.0,) * len(ids), text=text)
+        rollouts.append(Conversation(prompt=prompt, group=0, turns=(turn,), status=Status.FINISHED))
+    scores = [Score(1.0) for _ in said]
+    group = Group(place=("t", 0), number=0, prompt=prompt, inputs=None, rollouts=rollouts, scores=scores)
+    logprobs_NT = torch.zeros(2, max(r.length for r in rollouts))
+    found = pay_consistency([group], logprobs_NT, policy, ConsistencyConfig(opening=" Answer: "))
+    assert found["consistency/confidence"] == 1 and found["consistency/paid_share"] == 1
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float32", marks=pytest.mark.slow)])

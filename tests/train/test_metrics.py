@@ -1,11 +1,13 @@
 """The figures of a step, worked out by hand."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
-from mmrl.api.episodes import Conversation
+from footage import trajectory_data
+from mmrl.api.episodes import Conversation, Trajectory
 from mmrl.api.types import Prompt, Score, Status, Turn, user_message
 from mmrl.compute import ranks
 from mmrl.run_folder.metrics import REDUCTIONS
@@ -102,6 +104,17 @@ def test_a_conversation_is_as_long_as_its_turns_together():
 
 def test_turns_are_no_figure_where_all_have_one():
     assert "turns/mean" not in rl_metrics([rollout(0)] * 2, [Score(1.0)] * 2, torch.zeros(2))
+
+
+@pytest.mark.parametrize(("chunk", "calls"), [(1, 3.0), (2, 2.0)])
+def test_calls_of_a_policy_that_acts_are_counted(chunk, calls):
+    """An episode of three steps; one that was lost before its first call counts nowhere."""
+    valid = torch.arange(-(-3 // chunk) * chunk).view(-1, chunk) < 3
+    data = trajectory_data({}, valid.tolist())
+    episode = Trajectory(prompt=Prompt(messages=[], task="t"), group=0, status=Status.FINISHED, data=data)
+    lost = replace(episode, data=None, group=1)
+    found = rl_metrics([episode, lost], [Score(1.0), Score(None)], torch.tensor([1.0, torch.nan]))
+    assert found["policy/calls"] == calls and "policy/calls" not in rl_metrics([rollout(0)], [Score(1.0)], torch.zeros(1))
 
 
 def groups(*votes):

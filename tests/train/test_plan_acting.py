@@ -118,7 +118,7 @@ def stage_of(kind, **keys):
 def test_a_recap_step_has_its_updates_and_a_frozen_copy_that_sees_what_was_played():
     work, parts = stage_of("recap", updates=7, batch_size=12)
     assert (work.rollouts, work.calls, work.updates, work.epochs, work.passes) == (4, 5, 7, 7, 1)
-    assert sum(m.rows for m in work.micro) == 12 and work.watched == 4 * (5 + 1)
+    assert sum(m.rows for m in work.micro.elements()) == 12 and work.watched == 4 * (5 + 1)
     assert parts["frozen copy"] == parts["weights"]
     assert stage_of("recap", guidance=2.0)[0].passes == 2, "with the text and without it"
 
@@ -129,7 +129,7 @@ def test_a_step_of_pa_rl_looks_at_candidates_where_transitions_end():
     how = {"candidates": 4, "keep": 2, "updates": 0.25, "batch_size": 6}
     stage = {"updates": 3, "batch_size": 8, "improve": how}
     work, parts = stage_of("off-policy", **stage)
-    assert (work.updates, work.epochs, sum(m.rows for m in work.micro)) == (5, 5, 6) and "frozen copy" in parts
+    assert (work.updates, work.epochs, sum(m.rows for m in work.micro.elements())) == (5, 5, 6) and "frozen copy" in parts
     assert work.watched == 2 * 20 + 4 + 20 * 3 * 8 + 5 * 6 and work.passes == 1
     assert stage_of("off-policy", **stage, conservative=1.0)[0].watched == 44 + 2 * 480 + 30, "here and there"
     assert stage_of("off-policy", **stage | {"improve": how | {"expectile": 0.7}})[0].watched == 44 + 30, "IQL asks for none"
@@ -144,5 +144,5 @@ def test_wrong_options_and_families_are_refused():
             find_shapes(PolicyConfig(model="tiny:openvla", kind="vla", options=options))
     with pytest.raises(UserError, match="policy 'vlm' has no option 'foo'"):
         find_shapes(PolicyConfig(model="tiny:qwen2_5_vl", options={"foo": 1}))
-    with pytest.raises(UserError, match="only the Qwen-VL families"):
+    with pytest.raises(UserError, match="is a llava, which mmrl plan can't count"):
         vla_shapes({"model_type": "llava"}, PolicyConfig(model="x", kind="vla"), "x")

@@ -97,7 +97,9 @@ def test_activations_are_what_torch_keeps(family, dtype):
 
 def test_blocks_are_those_of_the_mask():
     assert (block_masks.BLOCK, attention.LONG["cpu"]) == (chosen.BLOCK, chosen.LONG)
-    for prompt, completion, members in ((500, 0, 0), (128, 128, 3), (300, 57, 5), (1000, 200, 5), (90, 10, 4), (129, 300, 2)):
+    few = ((500, 0, 0), (128, 128, 3), (300, 57, 5), (1000, 200, 5), (90, 10, 4), (129, 300, 2))
+    periodic = ((70, 96, 19), (128, 64, 9), (5, 1, 300), (130, 129, 9), (0, 384, 4))  # where completions begin at places again
+    for prompt, completion, members in (*few, *periodic):
         segment = torch.cat([torch.zeros(prompt), torch.arange(1, members + 1).repeat_interleave(completion)])[None].long()
         rule, length = PackedRows(segment, object).rule(causal_mask_function), segment.shape[1]
         made = block_mask(batch_size=1, q_length=length, kv_length=length, mask_function=rule, device="cpu")
@@ -106,7 +108,7 @@ def test_blocks_are_those_of_the_mask():
 
 
 def test_who_has_a_dense_mask():
-    row = Micro(rows=2, length=1000, patches=0, targets=1, prompt=500, completion=100, members=(5, 4))
+    row = Micro(rows=2, length=1000, patches=0, targets=1, prompt=500, completion=100, members=((5, 1), (4, 1)))
     assert Attention("auto", "cpu").pairs(row) == Attention("sdpa", "gpu").pairs(row) == 2 * 1000**2
     assert Attention("auto", "gpu").pairs(row) == 128**2 * (chosen.blocks(500, 100, 5) + chosen.blocks(500, 100, 4))
     assert [Attention(*x).by_blocks(1025) for x in (("auto", "cpu"), ("eager", "gpu"))] == [True, False]
@@ -275,7 +277,7 @@ def test_micro_batches_are_filled_as_the_packer_fills_them():
         config = run_file(
             train={"micro_batch_tokens": budget}, stages=[{"kind": "rl", "steps": 1, "prompts_per_step": 5, "group_size": 4}]
         )
-        planned = workload(config, config.stages[0], shapes, sizes).micro
+        planned = list(workload(config, config.stages[0], shapes, sizes).micro.elements())
         made = pack(rollouts, Credit(advantages=torch.ones(20)), vlm, shared_prefix=True, budget=budget).micro
         assert sorted(tuple(m.ids_BS.shape) for m in made) == sorted((m.rows, m.length) for m in planned)
         assert sum(len(m.target_L) for m in made) == sum(m.targets for m in planned) == 20
@@ -284,7 +286,7 @@ def test_micro_batches_are_filled_as_the_packer_fills_them():
     stage = {"kind": "rl", "steps": 1, "prompts_per_step": 5, "group_size": 4, "minibatches": 3}
     config = run_file(stages=[stage], train={"micro_batch_tokens": 1000})
     work = workload(config, config.stages[0], shapes, Sizes(text=9, pixels=seen, completion=1))
-    assert [m.targets for m in work.micro] == [8, 8, 4] and work.updates == 3, "2, 2 and 1 groups"
+    assert [m.targets for m in work.micro.elements()] == [8, 8, 4] and work.updates == 3, "2, 2 and 1 groups"
 
 
 @pytest.mark.parametrize("budget, count", [(1000, 1), (60, 3), (10, 20)])
@@ -299,12 +301,13 @@ def test_pictures_are_those_of_two_micro_batches_on_a_gpu_and_of_all_on_a_cpu(bu
         train={"micro_batch_tokens": budget}, stages=[{"kind": "rl", "steps": 1, "prompts_per_step": 5, "group_size": 4}]
     )
     work = workload(config, config.stages[0], shapes, Sizes(text=text, pixels=seen[0] * seen[1], completion=1))
-    assert PREFETCHED == prefetch.AT_ONCE and len(made) == len(work.micro) == count
+    assert PREFETCHED == prefetch.AT_ONCE and len(made) == work.micro.total() == count
     for kind, held in (("gpu", sizes[:2]), ("cpu", sizes)):
         (part,) = pixels(shapes, work, kind, None)
         assert part.bytes == sum(held) and ("at a time" in part.because) == (kind == "gpu" and count > 2)
-        rest = sum(part.bytes for part in pixels(shapes, work, kind, work.micro[0]))
-        assert rest == sum(held) - 4 * work.micro[0].patches * shapes.vision.values
+        first = next(iter(work.micro))
+        rest = sum(part.bytes for part in pixels(shapes, work, kind, first))
+        assert rest == sum(held) - 4 * first.patches * shapes.vision.values
 
 
 def test_peaks_are_of_what_is_there_at_once():
@@ -415,7 +418,7 @@ def test_routes_are_kept_and_penalties_keep_scores():
         found[name] = predict(with_algorithm_defaults(config), GPUS["h200"], online=False).stages[0]
     parts = {name: {part.name: part.bytes for part in stage.parts} for name, stage in found.items()}
     micro = found["R2"].work.micro
-    assert parts["R2"]["routes"] == 2 * 48 * 8 * sum(m.tokens for m in micro) and "routes" not in parts["plain"]
+    assert parts["R2"]["routes"] == 2 * 48 * 8 * sum(m.tokens for m in micro.elements()) and "routes" not in parts["plain"]
     assert parts["R3"]["routes"] == 2 * 48 * 8 * max(m.tokens for m in found["R3"].work.micro)
     most = max(m.tokens for m in found["aux"].work.micro)
     assert parts["aux"]["activations"] - parts["plain"]["activations"] == 48 * 2 * 4 * 128 * most

@@ -13,9 +13,10 @@ from mmrl.api.errors import UserError
 from mmrl.config.sections import PolicyConfig, RlStage, RunConfig
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.train.plan import check_fits, experts, predict, sizes_of
+from mmrl.train.plan.cost import Cost
 from mmrl.train.plan.machines import GB, GPUS, MIB, TERA, Machine, cpu, current_machine, machine_by_name
 from mmrl.train.plan.published import PUBLISHED
-from mmrl.train.plan.seconds import Cost, CostModel
+from mmrl.train.plan.seconds import CostModel
 from mmrl.train.plan.shapes import shapes_of
 from mmrl.train.plan.sources import find_shapes
 from mmrl.train.plan.trained import trained
@@ -84,7 +85,7 @@ def test_a_forward_pass_by_hand():
 def test_rows_that_share_a_prompt_compute_the_blocks_of_their_mask():
     """A GPU skips what a dense mask of the same row hides, and reads no mask."""
     shapes = shapes_of(PUBLISHED["Qwen/Qwen2.5-VL-3B"], "")
-    row = Micro(rows=1, length=2000, patches=0, targets=1000, prompt=1000, completion=200, members=(5,))
+    row = Micro(rows=1, length=2000, patches=0, targets=1000, prompt=1000, completion=200, members=((5, 1),))
     clocks = [CostModel(shapes, MACHINE, "bfloat16", setting) for setting in ("auto", "sdpa")]
     skipped, dense = (clock.rows(row) for clock in clocks)
     assert dense.attention == clocks[1].text(1, 2000).attention == pytest.approx(4 * 2048 * 2000**2 * 36 / 1e14)
@@ -146,7 +147,7 @@ def test_a_team_exchanges_heads_by_hand():
     forward, backward and again in what checkpointing computes."""
     config = run_file(compute={"learners": 2, "sequence_parallel": 2})
     plan = predict(config, MACHINE)
-    tokens = sum(m.tokens for m in plan.stages[0].work.micro)
+    tokens = sum(m.tokens for m in plan.stages[0].work.micro.elements())
     assert seconds(plan, "all-to-all") == pytest.approx(3 * tokens * 36 * 2 * (2 * 2048 + 2 * 256) / 2 / 1e11)
     assert "all-to-all" not in {part.name for part in predict(run_file(compute={"learners": 2}), MACHINE).stages[0].seconds}
     with pytest.raises(UserError, match=r"compute\.sequence_parallel = 2 doesn't divide 3 learners: change one of them"):

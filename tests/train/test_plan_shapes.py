@@ -28,6 +28,9 @@ COUNTED = {  # parameters in the checkpoints on the hub
     "Qwen/Qwen3-VL-4B": 4_437_815_808,
     "Qwen/Qwen3-VL-8B": 8_767_123_696,
     "Qwen/Qwen3-VL-32B": 33_357_390_064,
+    "Qwen/Qwen3.5-35B-A3B": 35_107_181_936,  # these as transformers builds them: checkpoints also have layers that it leaves out
+    "Qwen/Qwen3.5-122B-A10B": 122_562_817_776,
+    "Qwen/Qwen3.5-397B-A17B": 396_802_360_816,
 }
 
 
@@ -125,8 +128,14 @@ def test_a_folder_says_what_it_holds(tmp_path):
 @pytest.mark.parametrize(
     "config, words",
     [
-        ({"model_type": "llava"}, "is a llava, but mmrl plan supports only the Qwen-VL families and GLM-4.5V"),
-        ({"model_type": "kimi_k25"}, "is a kimi_k25, but mmrl plan supports only"),
+        ({"model_type": "llava"}, "is a llava, which mmrl plan can't count: it counts qwen2_vl, "),
+        ({"model_type": "kimi_k25"}, "is a kimi_k25, which mmrl plan can't count, as its values are narrower than its keys, "),
+        ({"model_type": "llama4"}, "is a llama4, which mmrl plan can't count, as it cuts pictures into tiles, "),
+        (
+            {"model_type": "ernie4_5_vl_moe"},
+            "can't count, as its words and its pictures go through experts of different widths: ",
+        ),
+        ({"model_type": "step3p7"}, "is a step3p7, which mmrl plan can't count, as it cuts pictures into crops, "),
         ({"model_type": "qwen3_vl_moe", "text_config": FEW | {"num_experts": None}}, "has no usable int.. argument must be"),
         ({"model_type": "qwen3_vl_moe", "text_config": {k: v for k, v in FEW.items() if k != "num_experts_per_tok"}}, "per_tok"),
         ({"model_type": "glm4v_moe", "text_config": {"num_hidden_layers": "many"}}, "has no usable"),

@@ -14,10 +14,12 @@ import vlm_cases as cases
 from mmrl.api.errors import UserError
 from mmrl.config.load import parse_config
 from mmrl.config.sections import LoraConfig, TrainConfig
+from mmrl.policies.batches import Credit
 from mmrl.policies.gradient_checkpointing import gradient_checkpointing
 from mmrl.policies.vlm.experts import RouterPass, choice, routed, routers_of, watched
 from mmrl.train.sampling.masked import masked_rollouts, with_masked
 from mmrl.train.smoke import smoke
+from mmrl.train.update.pack_conversations import pack
 from mmrl.train.update.routing import Routing
 
 OTHERS = [pytest.param(family, marks=pytest.mark.slow) for family in experts.UNDERSTOOD[1:]]
@@ -257,6 +259,19 @@ def test_penalties_are_transformers_loss_and_the_mean_of_squares_over_all_traine
     assert figures["experts/aux_loss"] == pytest.approx(float(aux), rel=1e-5)
     assert figures["experts/z_loss"] == pytest.approx(float(z), rel=1e-5)
     torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_the_balance_loss_teaches_adapters_what_routers_read():
+    """Routers have none and stay as they are: experts become equally busy as the attention before them learns."""
+    vlm = experts.policy(lora=LoraConfig(rank=4, target_modules=["language"]))
+    rollouts = experts.sampled(vlm, flip=False)
+    packed = pack(rollouts, Credit(advantages=torch.zeros(len(rollouts))), vlm, shared_prefix=True, budget=10_000, keep_zero=True)
+    before = {name: p.detach().clone() for name, p in vlm.model.named_parameters()}
+    learner = experts.learner(vlm, experts={"aux_loss_coef": 1.0}, learning_rate=0.02, steps=20)
+    busiest = [learner.update([packed], step)["experts/busiest"] for step in range(12)]
+    assert busiest[-1] < 1.1 < 1.3 < busiest[0], "of 4 experts with an equal share each"
+    changed = {name for name, p in vlm.model.named_parameters() if not torch.equal(p, before[name])}
+    assert all("lora_" in name for name in changed) and any("layers.0.self_attn" in name for name in changed)
 
 
 def test_rollouts_without_an_advantage_are_penalised_too():

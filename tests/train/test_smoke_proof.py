@@ -15,12 +15,14 @@ from mmrl.api.errors import NoGold
 from mmrl.api.sampling import Group
 from mmrl.api.types import Prompt, Score
 from mmrl.config.sections import RlStage
+from mmrl.run_folder.reader import read_run
 from mmrl.train.sampling.rules import rules_of
 from mmrl.train.sampling.smoke_gold import SmokeGold
 from mmrl.train.sampling.smoke_spread import SmokeSpread, needs_spread, with_spread
 from mmrl.train.sampling.success_filter import SuccessFilter
 from mmrl.train.smoke import smoke
 from mmrl.train.smoke_proof import SmokeProof, told, unproved
+from mmrl.train.smoke_shows import figures, shown, told_shown
 
 
 @pytest.fixture
@@ -29,13 +31,13 @@ def toy(monkeypatch):
 
 
 class Weights:
-    """A policy of two numbers."""
+    """A policy of two numbers, and six that never move."""
 
     def __init__(self):
-        self.tensor = torch.zeros(2)
+        self.tensor, self.frozen = torch.zeros(2), torch.ones(2, 3)
 
     def parameters(self):
-        return [("a", self.tensor)]
+        return [("a", self.tensor), ("b", self.frozen)]
 
 
 def judged(change, stage=None, compares=True, **metrics):
@@ -50,8 +52,9 @@ def judged(change, stage=None, compares=True, **metrics):
 
 def test_a_step_proves_the_update_if_groups_had_spread_and_weights_moved_by_a_finite_loss():
     found = judged(0.25)
-    assert (found["step"], found["moved"], found["loss"]) == (3, 0.25, 0.5) and not unproved([found])
-    assert told([found]) == ["stage 1 (rl): the update works: step 3 moved weights by up to 2.5e-01, with a loss of 0.5"]
+    assert (found["step"], found["moved"], found["moved_share"], found["loss"]) == (3, 0.25, 2 / 8, 0.5) and not unproved([found])
+    (line,) = told([found])
+    assert line == "stage 1 (rl): the update works: step 3 moved 25% of the weights, by up to 2.5e-01, with a loss of 0.5"
 
 
 @pytest.mark.parametrize(
@@ -80,6 +83,12 @@ def test_gold_completions_are_spread_enough_for_what_compares_no_group(compares,
     assert found["step"] == step and (found["why"] == "") == (step is not None)
 
 
+def test_what_was_changed_is_told_of_how_many():
+    found = judged(0.25, **{"sampling/smoke_gold": 9.0, "sampling/smoke_drawn": 4.0, "sampling/smoke_groups": 16.0})
+    (said,) = told([found])
+    assert "gold completions were put into 9 of 16 groups, so that" in said and "; 4 of 16 groups were paid by turns" in said
+
+
 def test_what_one_step_proved_a_later_one_does_not_take_back():
     proof, policy = SmokeProof(), Weights()
     stage = RlStage(kind="rl", steps=2, group_size=1)
@@ -105,9 +114,24 @@ def test_where_nothing_has_spread_every_second_rollout_is_paid_and_it_is_counted
     groups, rule = [made([0.5, 0.5, 0.5]), made([0.0, 0.0])], SmokeSpread(True)
     rule(groups, None)
     assert [group.rewards for group in groups] == [[0.5, 1.5, 0.5], [0.0, 1.0]]
-    assert rule.counts(groups) == {"sampling/smoke_gold": 0.0, "sampling/smoke_drawn": 2.0}
+    assert rule.counts(groups) == {"sampling/smoke_gold": 0.0, "sampling/smoke_drawn": 2.0, "sampling/smoke_groups": 2.0}
     mixed = [made([0.0, 0.0]), made([0.0, 1.0])]
     assert [group.rewards for group in rule(mixed, None)] == [[0.0, 0.0], [0.0, 1.0]], "what has some is left to the rules"
+
+
+@pytest.mark.parametrize(
+    ("keys", "kept"),
+    [({}, 3), ({"dynamic_sampling": 1}, 3), ({"oversample": 1.5, "prompts_per_step": 2}, 2), ({"min_success_rate": 0.1}, 2)],
+)
+def test_rules_that_leave_groups_out_have_some_to_leave_out(keys, kept):
+    """Three groups of a random model, which all fail. Those that dynamic sampling asks for are new ones, and paid too."""
+    config = RlStage(kind="rl", steps=1, **keys)
+    groups, more = [made([0.0, 0.0]) for _ in range(3)], [made([0.0, 1.0])]
+    sample = SimpleNamespace(wanted=config.prompts_per_step if "oversample" in keys else 3, more=lambda n: more[:n])
+    for rule in with_spread(rules_of(config)[1:], config, load_algorithm("grpo", {})):
+        groups = rule(groups, sample)
+    assert len(groups) == kept and (more[0] in groups) == ("dynamic_sampling" in keys)
+    assert all(group.spread for group in groups), "what is left teaches something"
 
 
 def test_what_is_paid_counts_as_a_success_where_a_rule_asks_for_one():
@@ -182,13 +206,25 @@ def test_gold_completions_and_one_of_another_prompt_are_among_those_of_every_sec
 
 @pytest.mark.parametrize("algorithm", ["grpo", "dapo", "reinforce++", "ppo"])
 def test_a_smoke_run_shows_the_update_and_says_how(algorithm, tmp_path, toy):
-    config = runs.toy_config(tmp_path, overrides=("generate.temperature=0.001",))  # all completions of a prompt are the same
+    overrides = ("generate.temperature=0.001",)  # all completions of a prompt are the same
+    config = runs.toy_config(tmp_path, overrides=overrides, smoke_shows=["part toy/letters > 0.5", "moved_share < 0"])
     stage = config.stages[1].model_copy(update={"algorithm": algorithm})
     config = config.model_copy(update={"stages": [config.stages[0], stage]})
     folder = runs.run(smoke(config))
     stages = json.loads((folder.path / "summary.json").read_text())["smoke"]
     assert [(found["kind"], found["step"] is not None) for found in stages] == [("sft", True), ("rl", True)]
     assert stages[1]["moved"] > 0 and stages[1]["gold"] > 0 and not stages[1]["drawn"]
+    told = told_shown(config.smoke_shows, read_run(folder.path))
+    assert told == ["shown: part toy/letters > 0.5 (1)", "not shown by any step: moved_share < 0"]
+
+
+def test_a_figure_is_shown_by_any_step_stage_or_recorded_rollout():
+    metrics = [{"metrics": found} for found in ({"a/b": None, "c": 0.5}, {"a/b": 0.25}, {"a/b": 0.125})]
+    run = SimpleNamespace(rollout_files=[], steps=metrics, summary={"smoke": [{"moved_share": 0.125}]})
+    found = figures(run)
+    said = ("a/b > 0.2", "a/b < 0.2", "a/b > 0.25", "c != 0.5", "d > 0", "moved_share < 0.5")
+    assert [shown(each, found) for each in said] == [0.25, 0.125, None, None, None, 0.125]
+    assert told_shown(["c > 0"], run) == ["shown: c > 0 (0.5)"] and told_shown([], run) == []
 
 
 def test_a_run_that_is_no_smoke_run_mixes_in_nothing(tmp_path, toy):

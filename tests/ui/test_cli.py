@@ -18,6 +18,7 @@ import pytest
 from click.testing import CliRunner
 
 from mmrl import __version__
+from mmrl.registry.contract import KINDS
 from mmrl.ui import cli
 from mmrl.ui.cli import COMMANDS, RENAMED, main
 from mmrl.ui.cli.options import _meanings
@@ -75,7 +76,9 @@ def answer(done: subprocess.CompletedProcess[str]) -> str:
     [
         (["lst"], "no command 'lst'. Did you mean 'list'? `mmrl --help` lists them"),
         (["xyzzy"], "no command 'xyzzy'. `mmrl --help` lists them"),
-        (["list", "sims"], None),
+        (["list", "simulator"], f"no kind 'simulator'. Did you mean 'simulators'? There are {', '.join(KINDS)}"),
+        (["list", "grpo"], "'grpo' is one of the algorithms: mmrl list algorithms grpo"),
+        (["list", "zoo/animal"], "no task 'zoo/animal': is the package for 'zoo' installed? Try: pip install multimodal-rl-zoo"),
         (["list", "tasks", "zoo/animal", "more"], None),
         (["list", "tasks", "more"], "no task 'more'; `mmrl list tasks` shows all"),
         (["plugins", "--jsn"], None),
@@ -102,7 +105,7 @@ def test_bad_input_is_answered_with_one_line(mmrl, site, args: list[str], line: 
     said = answer(mmrl(*args))
     assert said == line if line else said.endswith(f"(see mmrl {args[0]} --help)"), said
     if line is None:  # click's own message
-        assert any(word in said for word in ("sims", "more", "--jsn", "ID", "-n"))
+        assert any(word in said for word in ("more", "--jsn", "ID", "-n"))
 
 
 def test_an_old_option_names_the_new_one(capsys) -> None:

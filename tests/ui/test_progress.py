@@ -20,7 +20,7 @@ from mmrl.run_folder.metrics import PARTS
 from mmrl.ui.cli.eval import _print, _table
 from mmrl.ui.report import progress
 from mmrl.ui.report.eta import TimeEstimator
-from mmrl.ui.report.progress import Show
+from mmrl.ui.report.progress import IN_SIGHT, Show
 from mmrl.ui.report.terminal_panel import ASCII_BARS, COLOURS, STOPPING, Sample, panel, sparkline
 from mmrl.ui.report.text import thought
 
@@ -140,6 +140,16 @@ def test_a_quiet_watcher_says_notes_alone():
         show.evaluated(2, [FIGURE])
         show.note("look at this")
     assert show.under_way and show.console.export_text() == "  note: look at this\n"
+
+
+def test_a_note_is_told_again_only_after_many_lines():
+    show = log([rl(10)])
+    show.note("early")
+    for step in range(IN_SIGHT + 1):
+        assert show.scrolled() == [], step
+        show.evaluated(step, [FIGURE])
+    show.note("late")
+    assert show.scrolled() == ["early"]
 
 
 def test_a_wish_to_stop_is_told_past_the_console(capfd):

@@ -797,6 +797,28 @@ def test_a_drawn_picture_is_as_large_as_there_is_room_for(tmp_path: Path) -> Non
     assert cards._drawn({"drawing": "media/a.png"}, EmbeddedMedia(tmp_path, 1000), 1).count("left out for size: media/a.png") == 1
 
 
+@pytest.mark.parametrize("chart", [c for _, listed in metrics.SECTIONS for c in listed if len(c.keys) > 1], ids=lambda c: c.title)
+def test_a_legend_is_in_words(chart) -> None:
+    labels = [charts.name_of(chart, key, True) for key in chart.keys]
+    assert len({*labels}) == len(labels) and not any(set("_/*") & set(label) for label in labels)
+
+
+@pytest.mark.parametrize(
+    ("key", "label"),
+    [
+        ("preference/reward_chosen", "reward chosen"),
+        ("reward/vqa/my_rule", "vqa/my_rule"),
+        ("episode/lid_open", "lid_open"),
+        ("task/t/a/reward/vqa/my_rule", "t/a: vqa/my_rule"),
+        ("zero_std_share", "equal scores"),
+    ],
+)
+def test_a_legend_keeps_names_that_people_gave(key, label) -> None:
+    listed = (chart for _, section in metrics.SECTIONS for chart in section)
+    chart = next(chart for chart in listed if any(fnmatch.fnmatchcase(key, pattern) for pattern in chart.keys))
+    assert charts.name_of(chart, key, True) == label and charts.name_of(chart, key, False) == key
+
+
 def test_what_came_of_episodes_has_charts_of_its_own() -> None:
     names = ("episode/success", "episode/refused", "episode/raw_reward", "episode/reward", "environment/lost", "episode/grasped")
     of = {}
@@ -933,6 +955,16 @@ def test_stage_boundaries() -> None:
     assert charts.boundaries(alike, planned) == [(2.5, "rl"), (5.5, "rl")]
     assert charts.boundaries(alike, [planned[0], {"kind": "rl", "steps": None}, planned[2]]) == [(2.5, "rl")]
     assert charts.stages(steps) == [("sft", "", 2), ("rl", "", 1), ("sft", "", 1)]
+
+
+@pytest.mark.parametrize("ys", [[0.0, 0.001], [0.002442, 0.002461], [0.0, 9_000.0], [-1e-7, 1e-7]])
+def test_the_labels_of_an_axis_have_room(ys: list[float]) -> None:
+    series = [svg.Series(name="a", xs=[1, 2], ys=ys)]
+    for page in (svg.line_chart(series), svg.stacked_chart(series)):
+        labels = re.findall(r'<text x="([\d.]+)" y="[\d.]+" text-anchor="end">([^<]+)<', page)
+        assert labels and all(float(x) + 0.1 >= svg.LETTER_WIDTH * len(label) for x, label in labels)
+        begins, ends = re.search(r'class="grid" x1="([\d.]+)" x2="([\d.]+)"', page).groups()
+        assert float(begins) >= svg.LEFT and float(ends) == svg.WIDTH - svg.RIGHT
 
 
 def test_labels_of_stages_that_follow_quickly_stand_in_rows() -> None:

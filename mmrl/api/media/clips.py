@@ -24,13 +24,13 @@ MAX_DECODED = 2**29
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clip:
-    """A selection of frames of a video file. It is decoded on use, and always gives the same frames.
+    """A selection of frames of a video file, or of a folder of pictures. It is decoded on use, and always gives the same frames.
 
     At most one of `fps`, `count` and `indices` is given; without any, the policy's own frame rate is used.
     """
 
     path: str
-    """Path of the file."""
+    """Path of the file; with `rate`, of a folder of pictures."""
     fps: float | None = None
     """Frames per second that are shown, from the beginning; if the policy's limit is lower, that many frames, evenly spaced."""
     count: int | None = None
@@ -47,11 +47,13 @@ class Clip:
     """Seed of a random order, which is never the original one."""
     blank: bool = False
     """Show every frame as grey."""
+    rate: float | None = None
+    """Pictures per second of a folder of pictures, see `mmrl.api.media.picture_folders`; None for a video file."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.path, str):
             raise UserError(f"video {self.path!r:.60}: path must be a text, the path of a file")
-        for name in ("fps", "count", "start_s", "end_s", "shuffled"):
+        for name in ("fps", "count", "start_s", "end_s", "shuffled", "rate"):
             value, whole = getattr(self, name), name in ("count", "shuffled")
             if value is not None and (isinstance(value, bool) or not isinstance(value, Integral if whole else Real)):
                 raise UserError(f"video {self.path}: {name} = {value!r:.60} must be a {'whole ' if whole else ''}number")
@@ -60,8 +62,9 @@ class Clip:
         given = [name for name in ("fps", "count", "indices") if getattr(self, name) not in (None, ())]
         if len(given) > 1:
             raise UserError(f"video {self.path}: {' and '.join(given)} are both given: choose one")
-        if self.fps is not None and not 0 < self.fps <= 1000:
-            raise UserError(f"video {self.path}: fps = {self.fps!r} must be a number above 0, at most 1000")
+        for name in ("fps", "rate"):
+            if (value := getattr(self, name)) is not None and not 0 < value <= 1000:
+                raise UserError(f"video {self.path}: {name} = {value!r} must be a number above 0, at most 1000")
         if self.count is not None and not 1 <= self.count <= MAX_SHOWN:
             raise UserError(f"video {self.path}: count = {self.count!r} must be 1 to {MAX_SHOWN}")
         if not 0 <= self.start_s < math.inf or (self.end_s is not None and not self.start_s < self.end_s < math.inf):

@@ -26,6 +26,8 @@ from mmrl.api.media.clips import (
     evenly_spaced,
     permutation,
 )
+from mmrl.api.media.images import load_image
+from mmrl.api.media.picture_folders import folder_info, picture_files
 from mmrl.api.media.video_files import SHORT_S, VideoInfo, check_time, deadline_from_now, open_video, read_info
 
 if TYPE_CHECKING:
@@ -65,10 +67,13 @@ def _nearest(times: Sequence[float], t: float) -> int:
 
 
 def decode(clip: Clip, limits: VideoLimits) -> VideoFrames:
-    """Decode the frames of a clip from its file, without the cache; see `cached_frames`."""
+    """Decode the frames of a clip from its file or folder, without the cache; see `cached_frames`."""
     deadline = deadline_from_now()
-    with open_video(clip.path) as (container, stream):
-        facts = read_info(clip.path, container, stream, deadline)
+    if clip.rate is not None:
+        facts = folder_info(clip.path, clip.rate)
+    else:
+        with open_video(clip.path) as (container, stream):
+            facts = read_info(clip.path, container, stream, deadline)
     indices = frame_indices(clip, facts, limits)
     if len(indices) > MAX_SHOWN:
         raise UserError(f"video {clip.path}: {len(indices)} frames are too many to show: at most {MAX_SHOWN}")
@@ -76,9 +81,12 @@ def decode(clip: Clip, limits: VideoLimits) -> VideoFrames:
         raise UserError(f"video {clip.path}: order has {len(clip.order)} numbers, and {len(indices)} frames are shown")
     order = clip.order if clip.shuffled is None else permutation(len(indices), clip.shuffled)
     places = [indices[i] for i in order] if order else indices
-    with open_video(clip.path) as (container, stream):  # anew: not every container, such as MPEG-TS, can be rewound exactly
-        Count.files += 1
-        shown = _pictures(clip.path, container, stream, facts, places, limits, deadline)
+    Count.files += 1
+    if clip.rate is not None:
+        shown = _of_folder(clip.path, facts, places, limits, deadline)
+    else:
+        with open_video(clip.path) as (container, stream):  # anew: not every container, such as MPEG-TS, can be rewound exactly
+            shown = _pictures(clip.path, container, stream, facts, places, limits, deadline)
     if clip.blank:
         shown.fill(GREY)
     shown.flags.writeable = False
@@ -96,8 +104,6 @@ def _pictures(
     path: str, container: Any, stream: Any, facts: VideoInfo, indices: Sequence[int], limits: VideoLimits, deadline: float
 ) -> np.ndarray:
     """The frames with these indices, in this order: uint8 [T, H, W, 3]. deadline: the thread's time at which to give up."""
-    import numpy as np
-
     places: dict[int, list[int]] = {}
     for place, index in enumerate(indices):
         places.setdefault(index, []).append(place)
@@ -117,16 +123,41 @@ def _pictures(
             number = _nearest(facts.times_s, float((frame.pts - begun) * base))
         if number in places:
             picture = _picture(path, scaler, frame, limits, len(indices))
-            if len(indices) * picture.nbytes > MAX_DECODED:
-                raise UserError(
-                    f"video {path}: {len(indices)} frames of its size are too much memory: show fewer or smaller ones"
-                )
-            if shown is None:
-                shown = np.empty((len(indices), *picture.shape), np.uint8)
+            shown = _room(path, len(indices), picture) if shown is None else shown
             shown[places.pop(number)] = picture
             if not places:
                 return shown
     raise UserError(f"video {path} is broken: frame {min(places)} of {facts.frames} can't be decoded: replace it")
+
+
+def _of_folder(folder: str, facts: VideoInfo, indices: Sequence[int], limits: VideoLimits, deadline: float) -> np.ndarray:
+    """The same from a folder of pictures."""
+    import av
+    import numpy as np
+
+    files, scaler = picture_files(folder), Scaler()
+    size = limits.size(*facts.size, len(indices), folder)
+    shown: np.ndarray | None = None
+    for place, index in enumerate(indices):
+        check_time(folder, deadline)
+        picture = load_image(files[index]).convert("RGB")
+        if picture.size != facts.size:
+            (w, h), (width, height) = picture.size, facts.size
+            raise UserError(f"video {folder} has pictures of several sizes, {width} x {height} and {w} x {h}: make them equal")
+        scaled = scaler(av.VideoFrame.from_ndarray(np.asarray(picture), format="rgb24"), *size)
+        shown = _room(folder, len(indices), scaled) if shown is None else shown
+        shown[place] = scaled
+    assert shown is not None, "a clip shows one frame at least"
+    return shown
+
+
+def _room(path: str, count: int, picture: np.ndarray) -> np.ndarray:
+    """An array for so many frames of this size, uint8 [T, H, W, 3]. Raises UserError if they are too large."""
+    import numpy as np
+
+    if count * picture.nbytes > MAX_DECODED:
+        raise UserError(f"video {path}: {count} frames of its size are too much memory: show fewer or smaller ones")
+    return np.empty((count, *picture.shape), np.uint8)
 
 
 class Scaler:

@@ -101,7 +101,7 @@ def open_video(path: str) -> Iterator[tuple[Any, Any]]:
     if not there:
         raise UserError(f"video {display_path(path)} does not exist: check the path")
     if not where.is_file():
-        raise UserError(f"video {path} is no file: give the path of one video")
+        raise UserError(f"video {path} is no file: give the path of one video, or the rate of a folder of pictures")
     if not (size := where.stat().st_size):
         raise UserError(f"video {path} is empty, 0 bytes: download it again, or leave it out")
     if size > MAX_BYTES:

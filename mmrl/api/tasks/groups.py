@@ -4,7 +4,7 @@ sets of rows that are right as a whole."""
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from mmrl.api.errors import UserError
@@ -31,6 +31,9 @@ def check_groups(groups: Any, sets: Any, own: Sequence[str] = ()) -> tuple[str, 
             raise UserError(
                 f"sets: {figure!r} may also be the figure of a group, which are called {short}_...: choose another name"
             )
+        begins = [f"{other}_{short}_" for other in sets for short in _short(groups).values()]
+        if begin := next((one for one in begins if figure.startswith(one)), None):
+            raise UserError(f"sets: {figure!r} may also be the figure of sets of a group, {begin}...: choose another name")
     return tuple(dict.fromkeys([*groups, *(column for one in lists for column in one)]))
 
 
@@ -54,34 +57,48 @@ def group_figures(
     results: Sequence[tuple[Prompt, float]], groups: Sequence[str], sets: Mapping[str, Sequence[str]]
 ) -> dict[str, float]:
     """Of each column, `COLUMN_GROUP`, the mean score of each group, and `COLUMN_mean`, the mean of these means; and the name of
-    each figure of sets, the share of sets whose scores are all 1. `metadata.task` is `task` there, unless another column is.
+    each figure of sets, the share of sets whose scores are all 1, with `FIGURE_COLUMN_GROUP`, that of the sets whose rows are all
+    in a group. `metadata.task` is `task` there, unless another column is.
 
     A row with a list in a column belongs to several groups; one with an empty cell to none, and to no set. Where that leaves a
     column or a set without a figure, a warning says so."""
     figures: dict[str, float] = {}
     for column, short in _short(groups).items():
-        found: dict[str, list[float]] = {}
-        for prompt, score in results:
-            for name in _names(prompt.meta[KEY][column]):
-                found.setdefault(name, []).append(score)
-        means = {name: sum(scores) / len(scores) for name, scores in sorted(found.items())}
+        means = _means((name, score) for prompt, score in results for name in _names(prompt.meta[KEY][column]))
         figures |= {f"{short}_{name}": value for name, value in means.items()}
         if means:
             figures[f"{short}_mean"] = sum(means.values()) / len(means)
         elif results:
             warnings.warn(f"groups: {column!r} is empty in all {len(results)} rows of an evaluation: no figures", stacklevel=2)
     for figure, columns in sets.items():
-        whole: dict[tuple[Any, ...], bool] = {}
+        rows: dict[tuple[Any, ...], list[tuple[Mapping[str, Any], float]]] = {}
         for prompt, score in results:
             key = tuple(_names(prompt.meta[KEY][column]) for column in columns)
             if all(key):
-                whole[key] = whole.get(key, True) and score >= 1
+                rows.setdefault(key, []).append((prompt.meta[KEY], score))
+        whole = [([cells for cells, _ in own], float(min(score for _, score in own) >= 1)) for own in rows.values()]
         if whole:
-            figures[figure] = sum(whole.values()) / len(whole)
+            figures[figure] = sum(right for _, right in whole) / len(whole)
+            for column, short in _short(groups).items():
+                means = _means((name, right) for cells, right in whole for name in _in_all(cells, column))
+                figures |= {f"{figure}_{short}_{name}": value for name, value in means.items()}
         elif results:
             what = f"one of {', '.join(columns)}" if len(columns) > 1 else columns[0]
             warnings.warn(f"sets: {what} is empty in all {len(results)} rows of an evaluation: no {figure!r}", stacklevel=2)
     return figures
+
+
+def _means(scores: Iterable[tuple[str, float]]) -> dict[str, float]:
+    """The mean of the scores of each name."""
+    found: dict[str, list[float]] = {}
+    for name, score in scores:
+        found.setdefault(name, []).append(score)
+    return {name: sum(own) / len(own) for name, own in sorted(found.items())}
+
+
+def _in_all(cells: Sequence[Mapping[str, Any]], column: str) -> set[str]:
+    """The groups of a column to which all rows of a set belong."""
+    return set.intersection(*(set(_names(one[column])) for one in cells))
 
 
 def _short(groups: Sequence[str]) -> dict[str, str]:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from mmrl.api.errors import UserError, display_path
+from mmrl.api.media import picture_folders
 from mmrl.api.tasks.option_checks import check_split
 
 if TYPE_CHECKING:
@@ -29,10 +30,7 @@ PHOTOGRAPHS = (
     *("motorcycle_left", "retina", "rocket"),
 )
 """Names of the photographs in the wheels of scikit-image and scikit-learn (`china` and `flower`)."""
-SUFFIXES = (
-    *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm"),
-    ".avif",
-)
+SUFFIXES = picture_folders.SUFFIXES
 SPLIT_SHARES = {"train": 0.7, "test": 0.3}
 """Split -> its part of a photograph's longer side, in this order from the left or top."""
 

@@ -8,6 +8,8 @@ from typing import Literal
 import numpy as np
 import torch
 
+from mmrl.api.transfer import constant
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionTokens:
@@ -40,7 +42,7 @@ class ActionTokens:
 
     def _edges(self, device: torch.device) -> torch.Tensor:
         """numpy.linspace: torch.linspace differs in the last bits, and a number on an edge must fall into the published bin."""
-        return torch.from_numpy(np.linspace(-1.0, 1.0, self.bins)).to(device)
+        return constant(tuple(np.linspace(-1.0, 1.0, self.bins).tolist()), torch.float64, device)
 
     def ids(self, vocabulary: int) -> list[int]:
         """The token ids of the bins 0 .. `bins` - 1, in this order. vocabulary: number of ids."""

@@ -243,4 +243,17 @@ class ResidualPerceptron(nn.Module):
         return self.fc2(self.layer_norm2(x))
 
 
+def own_modules(kind: str, features: int, dims: int, wide: int, *, network: bool, state: int) -> nn.ModuleDict:
+    """What a `VLA` has besides its VLM, for names and shapes: the head, and the projector of a robot's state of so many numbers.
+    features: width of what the head reads. wide: of a hidden state. network: whether an l1 head's scale is one."""
+    made = nn.ModuleDict()
+    if kind == "l1":
+        made["head"] = Laplace(features, dims, wide, network=network)
+    elif kind in ("normal", "flow"):
+        made["head"] = Normal(features, dims) if kind == "normal" else Flow(features, dims)
+    if state:
+        made["state"] = StateProjector(state, wide)
+    return made
+
+
 Head = Normal | Laplace | Tokens | Flow

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from mmrl.config.policy import PolicyConfig
 from mmrl.policies.acting.flow import PLACES, Chains
 
 META = torch.device("meta")
@@ -46,6 +47,9 @@ class Planned:
     """(rows, text): one of the `steps` - 1 passes that follow, so that many alike are counted once."""
     frozen: nn.Module | None = None
     """A policy beneath it that never changes, whose weights are on the device as well."""
+    computed: PolicyConfig | None = None
+    """A frozen vision-language-action model beneath it, with all its options. What it takes, `mmrl plan` computes from sizes:
+    nothing else here has any of it."""
     reads_text: bool | None = None
     """Whether its passes depend on an instruction; None: as its class says."""
 

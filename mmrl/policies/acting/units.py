@@ -17,6 +17,7 @@ import torch
 
 from mmrl.api.errors import UserError
 from mmrl.api.simulators.types import ActionSpec
+from mmrl.api.transfer import constant
 
 Kind = Literal["quantiles", "min-max", "mean-std"]
 ENDS: dict[str, tuple[str, str]] = {"quantiles": ("q01", "q99"), "min-max": ("min", "max"), "mean-std": ("mean", "std")}
@@ -67,9 +68,10 @@ class Normalizer:
 
     def _rows(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """(first, second, mask), float64 and bool [D]. Numbers that are not normalised may have any ends."""
-        mask = torch.tensor(self.mask, device=device)
-        first, second = (torch.tensor(v, dtype=torch.float64, device=device) for v in (self.first, self.second))
-        return torch.where(mask, first, 0.0), torch.where(mask, second, 1.0), mask
+        first = tuple(number if used else 0.0 for number, used in zip(self.first, self.mask, strict=True))
+        second = tuple(number if used else 1.0 for number, used in zip(self.second, self.mask, strict=True))
+        ends = constant(first, torch.float64, device), constant(second, torch.float64, device)
+        return (*ends, constant(self.mask, torch.bool, device))
 
     def plain(self) -> dict[str, Any]:
         """The same as in a file."""
@@ -109,7 +111,7 @@ class Units:
 
     def simulated(self, physical: torch.Tensor) -> torch.Tensor:
         """Physical actions -> the simulator's, float32 [..., A], clipped to [-1, 1]. A gripper is either opened or closed."""
-        found = physical / torch.tensor(self.sizes, device=physical.device)
+        found = physical / constant(self.sizes, torch.float32, physical.device)
         if self.gripper is not None:
             opened, closed = GRIPPERS[self.convention]
             nearer_open = (physical[..., self.gripper] - (opened + closed) / 2) * (opened - closed) > 0
@@ -118,7 +120,7 @@ class Units:
 
     def physical(self, simulated: torch.Tensor) -> torch.Tensor:
         """The inverse of `simulated`, for actions within [-1, 1]."""
-        found = simulated * torch.tensor(self.sizes, device=simulated.device)
+        found = simulated * constant(self.sizes, torch.float32, simulated.device)
         if self.gripper is not None:
             opened, closed = GRIPPERS[self.convention]
             found[..., self.gripper] = torch.where(simulated[..., self.gripper] > 0, closed, opened)

@@ -24,7 +24,7 @@ from mmrl.policies.acting import vla_options
 from mmrl.policies.acting.action_tokens import ActionTokens
 from mmrl.policies.acting.base import ActingPolicy
 from mmrl.policies.acting.guidance import Guidance
-from mmrl.policies.acting.heads import Flow, Head, Laplace, Normal, StateProjector, Tokens, categorical
+from mmrl.policies.acting.heads import Flow, Head, Laplace, Normal, StateProjector, Tokens, categorical, own_modules
 from mmrl.policies.acting.randomness import CallRandomness, several
 from mmrl.policies.acting.saved_policy import SETTINGS
 from mmrl.policies.acting.seeing import Inputs, Seeing
@@ -77,7 +77,7 @@ class VLA(ActingPolicy):
         self.slots = dims * chunk if each else chunk
         self._place_ids(self.family.action_end, way["bins"])
         wide = self.vlm.model.config.get_text_config().hidden_size
-        self.width = wide * (dims if each and self.decoding != "one-by-one" else 1)
+        self.width = vla_options.width_of(wide, dims, self.head_kind, self.decoding)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.head = self._made_head(wide, way.get("spread") or SPREADS.get(self.head_kind, 0.0))
@@ -97,6 +97,14 @@ class VLA(ActingPolicy):
         """See `VLM.check`; and what lies beside the weights of a published checkpoint."""
         VLM.check(config)
         vla_options.check_files(config)
+
+    @staticmethod
+    def own_names(config: PolicyConfig) -> list[str]:
+        """Those of the head, and of a projector of the robot's state, which a checkpoint may have unasked."""
+        with torch.device("meta"):
+            network = config.options.get("scale") == "network"
+            made = own_modules(vla_options.head_of(config), 1, 1, 1, network=network, state=1)
+        return [f"own.{name}" for name, _ in made.named_parameters()]
 
     @classmethod
     def token_kind(cls, config: PolicyConfig) -> TokenKind:

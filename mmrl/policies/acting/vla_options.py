@@ -143,6 +143,11 @@ def head_of(config: PolicyConfig) -> str:
     return str(config.options.get("head") or beside)
 
 
+def width_of(wide: int, dims: int, head: str, decoding: str) -> int:
+    """Width of what a critic reads: the hidden states of an action's slots, or that of a prompt's end. wide: of one."""
+    return wide * dims if decoding == "oft" or (head == "tokens" and decoding != "one-by-one") else wide
+
+
 def scale_of(head: str, scale: str) -> str:
     """What the scale of a head is of. Raises UserError for a head that has none."""
     if scale != "number" and head != "l1":

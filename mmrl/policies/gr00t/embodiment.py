@@ -6,12 +6,13 @@ Isaac-GR00T's `StateActionProcessor` (gr00t/data/state_action/state_action_proce
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch.nn.functional import normalize
 
+from mmrl.api.transfer import constant
 from mmrl.policies.acting.units import Normalizer
 
 POSE = 9
@@ -99,6 +100,14 @@ class Embodiment:
     blind: bool = False
     """The network is not shown the state."""
 
+    def on(self, device: torch.device) -> Embodiment:
+        """With its numbers on a device, where each call would wait for them."""
+        states, actions = (
+            tuple(replace(group, low=group.low.to(device), high=group.high.to(device)) for group in groups)
+            for groups in (self.states, self.actions)
+        )
+        return replace(self, states=states, actions=actions)
+
     @property
     def scaled(self) -> bool:
         return bool(self.actions)
@@ -156,7 +165,7 @@ def _matrix(pose: torch.Tensor) -> torch.Tensor:
     second = pose[..., 6:9]
     second = normalize(second - (first * second).sum(-1, keepdim=True) * first, dim=-1)
     turned = torch.stack([first, second, torch.linalg.cross(first, second)], -2)
-    last = pose.new_tensor([0, 0, 0, 1]).expand(*pose.shape[:-1], 1, 4)
+    last = constant((0.0, 0.0, 0.0, 1.0), torch.float64, pose.device).expand(*pose.shape[:-1], 1, 4)
     return torch.cat([torch.cat([turned, pose[..., :3, None]], -1), last], -2)
 
 

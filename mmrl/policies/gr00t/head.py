@@ -54,25 +54,29 @@ class EmbodimentPerceptron(nn.Module):
 class ActionEncoder(nn.Module):
     """Noisy actions and their time -> tokens."""
 
+    frequencies: torch.Tensor
+
     def __init__(self, embodiments: int, numbers: int, width: int) -> None:
         super().__init__()
         self.W1 = EmbodimentLinear(embodiments, numbers, width)
         self.W2 = EmbodimentLinear(embodiments, 2 * width, width)
         self.W3 = EmbodimentLinear(embodiments, width, width)
+        half = width // 2
+        exponents = -torch.arange(half) * (torch.tensor(LONGEST_PERIOD).log() / half)
+        self.register_buffer("frequencies", exponents.exp(), persistent=False)
 
     def forward(self, x_nCD: torch.Tensor, buckets_n: torch.Tensor, embodiment_n: torch.Tensor) -> torch.Tensor:
         actions = self.W1(x_nCD, embodiment_n)
-        half = actions.shape[-1] // 2
-        sines, cosines = waves(buckets_n, -torch.arange(half) * (torch.tensor(LONGEST_PERIOD).log() / half))
+        sines, cosines = waves(buckets_n, self.frequencies)
         times = torch.cat([sines, cosines], -1).to(actions.dtype)[:, None].expand_as(actions)
         return self.W3(silu(self.W2(torch.cat([actions, times], -1), embodiment_n)), embodiment_n)
 
 
-def waves(times_n: torch.Tensor, exponents: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """(sines, cosines) of times, float32 [n, count], at the frequencies exp(exponents). They fall from 1 to about 1 /
-    LONGEST_PERIOD. Each caller rounds the exponents as the published code does: times go up to 1000, so that an error in the last
-    bit of a frequency is one of 1e-4 in an angle."""
-    angles = times_n.float()[:, None] * exponents.float().exp().to(times_n.device)
+def waves(times_n: torch.Tensor, frequencies: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """(sines, cosines) of times, float32 [n, count]. The frequencies fall from 1 to about 1 / LONGEST_PERIOD. Each caller rounds
+    them as the published code does, on the host: times go up to 1000, so that an error in the last bit of a frequency is one of
+    1e-4 in an angle."""
+    angles = times_n.float()[:, None] * frequencies
     return angles.sin(), angles.cos()
 
 
@@ -90,13 +94,16 @@ class TimeEncoder(nn.Module):
     """Times -> [n, W], by which the transformer's norms are scaled and shifted."""
 
     WAVES = 128
+    frequencies: torch.Tensor
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.timestep_embedder = TimeEmbedding(2 * self.WAVES, width)
+        exponents = -math.log(LONGEST_PERIOD) * torch.arange(self.WAVES) / (self.WAVES - 1)
+        self.register_buffer("frequencies", exponents.exp(), persistent=False)
 
     def forward(self, buckets_n: torch.Tensor) -> torch.Tensor:
-        sines, cosines = waves(buckets_n, -math.log(LONGEST_PERIOD) * torch.arange(self.WAVES) / (self.WAVES - 1))
+        sines, cosines = waves(buckets_n, self.frequencies)
         return self.timestep_embedder(torch.cat([cosines, sines], -1).to(self.timestep_embedder.linear_1.weight.dtype))
 
 
@@ -257,22 +264,21 @@ class ActionHead(nn.Module):
     def encode(
         self,
         features_nPF: torch.Tensor,
-        real_nP: torch.Tensor,
+        real_nP: torch.Tensor | None,
         images_nP: torch.Tensor,
         state_nS: torch.Tensor,
         embodiment_n: torch.Tensor,
     ) -> Context:
         """features_nPF: the output of the Qwen3-VL's last layer that is used, before its final norm. real_nP: bool, False for
-        padding; images_nP: bool, True for pictures. state_nS: normalised, zeros for numbers that the robot doesn't have, the
-        newest last if there are several.
+        padding; None if there is none. images_nP: bool, True for pictures. state_nS: normalised, zeros for numbers that the robot
+        doesn't have, the newest last if there are several.
 
         The published code lets these tokens attend to padding, so that a call's actions depend on the other calls of its batch.
         Here they don't; without padding both are the same."""
-        mask = None if bool(real_nP.all()) else real_nP
         return Context(
-            read_nPF=self.vl_self_attention(self.vlln(features_nPF), mask),
-            text_nP=real_nP & ~images_nP,
-            images_nP=real_nP & images_nP,
+            read_nPF=self.vl_self_attention(self.vlln(features_nPF), real_nP),
+            text_nP=~images_nP if real_nP is None else real_nP & ~images_nP,
+            images_nP=images_nP if real_nP is None else real_nP & images_nP,
             state_n1W=self.state_encoder(state_nS[:, None].to(self.state_encoder.layer1.W.dtype), embodiment_n),
             embodiment_n=embodiment_n,
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,14 @@ from safetensors.torch import save_file
 from torch import nn
 
 from mmrl.api.errors import UserError, shorten
+from mmrl.api.transfer import upload
 from mmrl.policies.acting.flow_noise import is_noise
 from mmrl.policies.gr00t import lerobot_layout
 from mmrl.policies.gr00t.config import HeadConfig, head_config
 from mmrl.policies.gr00t.head import FLOAT32, ActionHead, Context
 from mmrl.policies.gr00t.hub import CONFIG
+from mmrl.policies.vlm.packed_rows import padded_rows
+from mmrl.policies.vlm.vision import count_on_host, stack_pictures
 
 KIND = "Gr00tN1d7"
 """`model_type` of config.json."""
@@ -70,25 +74,56 @@ class Network(nn.Module):
             )
         self.backbone = Qwen3VLModel._from_config(copy.deepcopy(backbone), attn_implementation=attention)
         del self.backbone.language_model.layers[layers:]
+        count_on_host(self.backbone)
+        if attention == "sdpa":
+            stack_pictures(self.backbone)
         self.action_head = ActionHead(head)
 
     def features(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """[n, P, F]. inputs: of a Qwen3-VL's processor, `mm_token_type_ids` with them."""
-        found: list[torch.Tensor] = []
-        norm = self.backbone.language_model.norm
-        hook = norm.register_forward_pre_hook(lambda _, given: found.append(given[0]))
-        try:
-            self.backbone(**inputs, use_cache=False)
-        finally:
-            hook.remove()
-            self.backbone.rope_deltas = None
-        return found[-1]
+        """[n, P, F]. inputs: of a Qwen3-VL's processor, `mm_token_type_ids` with them, and as many pictures in each call. All but
+        the pixels are on the host, where what depends on their numbers is computed: a device would be waited for."""
+        return self._read(inputs, self._uploaded(inputs))
 
     def encode(self, inputs: Mapping[str, torch.Tensor], state_nS: torch.Tensor, embodiment_n: torch.Tensor) -> Context:
         """inputs: see `features`; state_nS, embodiment_n: see `ActionHead.encode`."""
-        images_nP = inputs["input_ids"] == self.backbone.config.image_token_id
+        there = self._uploaded(inputs)
+        images_nP = there["input_ids"] == self.backbone.config.image_token_id
+        return self.action_head.encode(self._read(inputs, there), there.get("real_nP"), images_nP, state_nS, embodiment_n)
+
+    def _uploaded(self, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """What is read of a call besides pixels, on their device; `real_nP` only where there is padding."""
         real_nP = inputs["attention_mask"].bool()
-        return self.action_head.encode(self.features(inputs), real_nP, images_nP, state_nS, embodiment_n)
+        found = {"input_ids": inputs["input_ids"], "position_ids": self._positions(inputs)}
+        return upload(found if real_nP.all() else found | {"real_nP": real_nP}, inputs["pixel_values"].device)
+
+    def _positions(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """int64 [3, n, P], counted once for all calls that are alike: most have one instruction."""
+        names = ("input_ids", "mm_token_type_ids", "attention_mask")
+        ids_nP, types_nP, mask_nP = (inputs[name].long() for name in names)
+        grids_nC3 = inputs["image_grid_thw"].unflatten(0, (len(ids_nP), -1))
+        kind_n = torch.cat([ids_nP, mask_nP, grids_nC3.flatten(1)], 1).unique(dim=0, return_inverse=True)[1]
+        rows = torch.tensor([kind_n.tolist().index(kind) for kind in range(int(kind_n.max()) + 1)])  # the first of each kind
+        counted: torch.Tensor = self.backbone.get_rope_index(
+            ids_nP[rows],
+            mm_token_type_ids=types_nP[rows],
+            image_grid_thw=grids_nC3[rows].flatten(0, 1),
+            attention_mask=mask_nP[rows],
+        )[0]
+        return counted[:, kind_n]
+
+    def _read(self, inputs: Mapping[str, torch.Tensor], there: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        found: list[torch.Tensor] = []
+        language = self.backbone.language_model
+        given = {name: there[name] for name in ("input_ids", "position_ids")}
+        given |= {name: inputs[name] for name in ("pixel_values", "image_grid_thw")}
+        real_nP = there.get("real_nP")
+        hook = language.norm.register_forward_pre_hook(lambda _, read: found.append(read[0]))
+        try:
+            with nullcontext() if real_nP is None else padded_rows(type(language.config)):
+                self.backbone(**given, attention_mask=real_nP, use_cache=False)
+        finally:
+            hook.remove()
+        return found[-1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

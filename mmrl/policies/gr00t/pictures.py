@@ -106,26 +106,22 @@ def resize_by_area(pictures: torch.Tensor, height: int, width: int) -> torch.Ten
     """uint8 [n, 3, H, W] -> uint8 [n, 3, height, width], as OpenCV's INTER_AREA: the mean over the area that a new pixel covers
     where both sides shrink, otherwise linear between two pixels (resize.cpp: `ResizeArea_Invoker`, `HResizeLinear`,
     `VResizeLinear`)."""
-    before = pictures.shape[2:]
+    before, at = pictures.shape[2:], pictures.device
     if before == (height, width):
         return pictures
     if before[0] >= height and before[1] >= width:
-        found = _along(_along(pictures.float(), 3, _area_taps(before[1], width)), 2, _area_taps(before[0], height))
+        found = _along(_along(pictures.float(), 3, _area_taps(before[1], width, at)), 2, _area_taps(before[0], height, at))
         halved = before == (2 * height, 2 * width)  # for which OpenCV has arithmetic of its own: halves are rounded up
         return ((found + 0.5).floor() if halved else found.round()).clamp(0, 255).to(torch.uint8)
-    rows = _along(pictures.int(), 3, _linear_taps(before[1], width)) >> 4
-    parts = [rows.index_select(2, at) * _column(weight, 2) >> 16 for at, weight in _on(_linear_taps(before[0], height), rows)]
+    rows = _along(pictures.int(), 3, _linear_taps(before[1], width, at)) >> 4
+    parts = [rows.index_select(2, i) * _column(weight, 2) >> 16 for i, weight in _linear_taps(before[0], height, at)]
     return ((sum(parts[1:], parts[0]) + 2) >> 2).clamp(0, 255).to(torch.uint8)
 
 
 def _along(pictures: torch.Tensor, axis: int, taps: Taps) -> torch.Tensor:
     """Sums of one axis, tap by tap in their order."""
-    parts = [pictures.index_select(axis, at) * _column(weight, axis) for at, weight in _on(taps, pictures)]
+    parts = [pictures.index_select(axis, at) * _column(weight, axis) for at, weight in taps]
     return sum(parts[1:], parts[0])
-
-
-def _on(taps: Taps, pictures: torch.Tensor) -> Taps:
-    return [(at.to(pictures.device), weight.to(pictures.device)) for at, weight in taps]
 
 
 def _column(weight: torch.Tensor, axis: int) -> torch.Tensor:
@@ -133,8 +129,9 @@ def _column(weight: torch.Tensor, axis: int) -> torch.Tensor:
 
 
 @lru_cache(maxsize=64)
-def _area_taps(before: int, after: int) -> Taps:
-    """float32 weights: the share of a new pixel that an old one covers (resize.cpp, `computeResizeAreaTab`)."""
+def _area_taps(before: int, after: int, device: torch.device) -> Taps:
+    """float32 weights: the share of a new pixel that an old one covers (resize.cpp, `computeResizeAreaTab`). They stay on the
+    device, where each call would wait for them."""
     scale = before / after
     pixels = []
     for i in range(after):
@@ -147,11 +144,11 @@ def _area_taps(before: int, after: int) -> Taps:
         if high - end > 1e-3:
             row.append((end, min(high - end, 1.0, cell) / cell))
         pixels.append(row)
-    return _as_taps(pixels, torch.float32)
+    return _as_taps(pixels, torch.float32, device)
 
 
 @lru_cache(maxsize=64)
-def _linear_taps(before: int, after: int) -> Taps:
+def _linear_taps(before: int, after: int, device: torch.device) -> Taps:
     """Fixed-point weights of the two nearest pixels, as the area filter asks for them where a side grows."""
     scale, inverse = before / after, after / before
     pixels = []
@@ -162,12 +159,16 @@ def _linear_taps(before: int, after: int) -> Taps:
         if at >= before - 1:
             at, part = before - 1, 0.0
         pixels.append([(at, round((1 - part) * COEFFICIENT)), (min(at + 1, before - 1), round(part * COEFFICIENT))])
-    return _as_taps(pixels, torch.int32)
+    return _as_taps(pixels, torch.int32, device)
 
 
-def _as_taps(pixels: list[list[tuple[int, Any]]], dtype: torch.dtype) -> Taps:
+def _as_taps(pixels: list[list[tuple[int, Any]]], dtype: torch.dtype, device: torch.device) -> Taps:
     count = max(map(len, pixels))
     rows = [row + [(0, 0)] * (count - len(row)) for row in pixels]
     return [
-        (torch.tensor([row[k][0] for row in rows]), torch.tensor([row[k][1] for row in rows], dtype=dtype)) for k in range(count)
+        (
+            torch.tensor([row[k][0] for row in rows], device=device),
+            torch.tensor([row[k][1] for row in rows], dtype=dtype, device=device),
+        )
+        for k in range(count)
     ]

@@ -63,10 +63,10 @@ def planned_gr00t(config: PolicyConfig) -> Planned:
 
     def read(rows: int, text: int) -> Any:
         found_nPF = features(rows, text)
-        real_nP = torch.ones(found_nPF.shape[:2], dtype=torch.bool)
+        images_nP = torch.ones(found_nPF.shape[:2], dtype=torch.bool, device=META)
         state = torch.empty(rows, sizes.max_state_dim, device=META)
         robot = torch.zeros(rows, dtype=torch.int64, device=META)
-        return model.action_head.encode(found_nPF, real_nP, real_nP, state, robot)
+        return model.action_head.encode(found_nPF, None, images_nP, state, robot)
 
     def velocity(context: Any, x_nMCD: torch.Tensor, times_nM: torch.Tensor) -> Any:
         again, head = context.repeated(times_nM.shape[1]), model.action_head

@@ -102,7 +102,7 @@ class Gr00t(ActingPolicy):
         adapters, name = adapter_chain(str(source) if source and not config.lora else config.model)
         place = source or Path(config.model)
         found = prepare(name, place, own)
-        self.plan, self.files, self.embodiment = found.plan, found.files, found.embodiment
+        self.plan, self.files, self.embodiment = found.plan, found.files, found.embodiment.on(self.device)
         self.state, framed = self._checked_sizes(own.state), framing(self.files.settings)
         network, reads = load_model(config, name, self.plan, own.processor, seed)
         plain_text = bool(self.files.settings.get("formalize_language", True))

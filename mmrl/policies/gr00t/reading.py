@@ -67,13 +67,13 @@ class Reader:
         return self._read[key]
 
     def inputs(self, seen: Observation, device: torch.device) -> dict[str, torch.Tensor]:
-        """See `Network.features`. Padding is on the left."""
+        """See `Network.features`. Padding is on the left. The pixels are on the device, all else on the host."""
         pictures, sizes = self.pictures(seen, device), self.sizes(seen)
         rows = [self.ids(text, sizes) for text in seen.instructions]
         longest = max(map(len, rows))
-        ids_nP = torch.tensor([[0] * (longest - len(row)) + row for row in rows], device=device)
-        lengths_n = torch.tensor([len(row) for row in rows], device=device)
-        real_nP = torch.arange(longest, device=device) >= longest - lengths_n[:, None]
+        ids_nP = torch.tensor([[0] * (longest - len(row)) + row for row in rows])
+        lengths_n = torch.tensor([len(row) for row in rows])
+        real_nP = torch.arange(longest) >= longest - lengths_n[:, None]
         images = [one[row] for row in range(len(seen)) for one in pictures]
         media = self.processor.image_processor(images=images, return_tensors="pt")
         image = self.processor.tokenizer.convert_tokens_to_ids(self.processor.image_token)
@@ -82,5 +82,5 @@ class Reader:
             "attention_mask": real_nP.long(),
             "mm_token_type_ids": ((ids_nP == image) & real_nP).int(),
             "pixel_values": media["pixel_values"].to(device),
-            "image_grid_thw": media["image_grid_thw"].to(device),
+            "image_grid_thw": media["image_grid_thw"],
         }

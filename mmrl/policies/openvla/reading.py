@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from mmrl.api.errors import UserError, shorten
+from mmrl.api.transfer import constant
 from mmrl.policies.resizing import resize
 
 SETTINGS = "preprocessor_config.json"
@@ -42,14 +43,14 @@ class Pictures:
         applied = settings.get("tvf_normalize_params") or [
             {"mean": mean, "std": std} for mean, std in zip(settings["means"], settings["stds"], strict=True)
         ]
-        self.mean, self.std = (torch.tensor([one[key] for one in applied]).flatten()[:, None, None] for key in ("mean", "std"))
+        self.mean, self.std = (tuple(float(x) for one in applied for x in one[key]) for key in ("mean", "std"))
         self.size = {"height": self.side, "width": self.side}
 
     def __call__(self, images: Sequence[Any], return_tensors: str = "pt", **_: Any) -> dict[str, torch.Tensor]:
         """images: pictures, or tensors uint8 [3, H, W]."""
         pixels = torch.cat([resize(_tensor(picture)[None], self.side, self.side) for picture in images]).float() / 255
         towers = len(self.mean) // 3
-        mean, std = self.mean.to(pixels.device), self.std.to(pixels.device)
+        mean, std = (constant(of, torch.float32, pixels.device)[:, None, None] for of in (self.mean, self.std))
         return {"pixel_values": (pixels.repeat(1, towers, 1, 1) - mean) / std}
 
 

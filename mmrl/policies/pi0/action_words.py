@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from mmrl.api.errors import UserError
+from mmrl.api.transfer import upload_one
 from mmrl.policies.pi0.fast_tokens import FastTokenizer
 
 BEFORE, END = "Action: ", "|"
@@ -72,7 +73,7 @@ class ActionWords:
     def actions_of(self, choices_nM: torch.Tensor) -> torch.Tensor:
         """float32 [n, C, A]: tokens as actions. What can't be understood is 0, as in LeRobot."""
         rows = [self._understood([token for token in row if token != NOTHING]) for row in choices_nM.tolist()]
-        return torch.from_numpy(np.stack(rows)).float().to(choices_nM.device)
+        return upload_one(torch.from_numpy(np.stack(rows)).float(), choices_nM.device)
 
     def _understood(self, row: Sequence[int]) -> np.ndarray[Any, Any]:
         told = list(row[: row.index(self.end)]) if self.end in row else list(row)

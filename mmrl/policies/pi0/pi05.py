@@ -41,15 +41,15 @@ class Pi05(Pi0):
     options_class: ClassVar[type[Any]] = Pi05Options
     layouts: ClassVar[tuple[str, ...]] = ("lerobot",)
 
-    def _sentences(self, instruction: str, state_nS: torch.Tensor) -> list[str]:
-        said = self._said(instruction)
-        return [f"Task: {said}, State: {words};\nAction: " for words in state_words(state_nS)]
+    def _sentence(self, instruction: str, words: str) -> str:
+        return f"Task: {self._said(instruction)}, State: {words};\nAction: "
 
     def _rows(self, seen: Observation, pictures: int) -> list[list[int]]:
         if not self.state:
             return super()._rows(seen, pictures)
-        state_nS = self.normalised_state(seen, self.state)
-        return [self._placed(self._sentences(text, state_nS[n : n + 1])[0], pictures) for n, text in enumerate(seen.instructions)]
+        states = state_words(self.normalised_state(seen, self.state))
+        said = map(self._sentence, seen.instructions, states)
+        return [self._placed(sentence, pictures) for sentence in said]
 
     def _longest(self, tracks: Sequence[TrajectoryData]) -> int:
         """The state of each moment has words of its own, so all are read."""
@@ -58,9 +58,9 @@ class Pi05(Pi0):
         found = [0]
         for track in tracks:
             seen = Observation(images={}, state=track.state, instructions=[track.instruction])
-            sentences = set(self._sentences(track.instruction, self.normalised_state(seen, self.state)))
+            states = set(state_words(self.normalised_state(seen, self.state)))
             pictures = len(self.cameras or track.images)
-            found += [len(self._placed(sentence, pictures)) for sentence in sorted(sentences)]
+            found += [len(self._placed(self._sentence(track.instruction, words), pictures)) for words in sorted(states)]
         return max(found)
 
     def _scene(self, cache: Prefix, real_nP: torch.Tensor, seen: Observation, hidden_nPH: torch.Tensor) -> Scene:

@@ -43,6 +43,9 @@ from mmrl.policies.vlm.linear_logprobs import is_linear, linear_logprobs
 from mmrl.policies.vlm.logits import Logits
 from mmrl.policies.vlm.vlm import LOGIT_CHUNK
 
+LOOK_EVERY = 8
+"""Tokens between looks on a GPU whether all calls have ended, each of which waits for it. What follows an end is left out."""
+
 
 class Pi0Fast(PiReader):
     """`policy.model` is a folder or hub name in LeRobot's layout, a folder that this class saved, or `tiny:pi0_fast`.
@@ -237,7 +240,8 @@ class Pi0Fast(PiReader):
             choices[:, m] = torch.where(goes_on, chosen, NOTHING)
             logprobs[:, m] = logprob.where(goes_on, 0.0)
             goes_on = goes_on & (chosen != self.head.end)
-            if m + 1 == room or not goes_on.any():
+            look = self.device.type == "cpu" or (m + 1) % LOOK_EVERY == 0
+            if m + 1 == room or (look and not goes_on.any()):
                 break
             logits, _ = told.send(chosen)
             aside = None if plain is None else plain.send(chosen)[0]

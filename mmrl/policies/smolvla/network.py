@@ -164,8 +164,7 @@ class Network(nn.Module):
         model, text = self._vlm, self._vlm["text_model"]
         embeds = text["embed_tokens"](ids_nP)
         scale = math.sqrt(embeds.shape[-1])
-        looked = model["vision_model"](pixel_values=pixels.flatten(0, 1).to(self.dtype)).last_hidden_state
-        shown = model["connector"](looked) * scale
+        shown = model["connector"](self._looked(pixels.flatten(0, 1).to(self.dtype))) * scale
         embeds = torch.cat([embeds[:, :words_at], embeds[:, words_at:] * scale], 1)
         embeds = embeds.masked_scatter((ids_nP == self.backbone.image_token_id)[..., None], shown.to(embeds.dtype))
         state = self.state_proj(state_nD)[:, None].to(self.dtype)
@@ -182,6 +181,15 @@ class Network(nn.Module):
                 expert = self._expert["layers"][kind.expert]
                 found.append(expert.self_attn.read(keys, values) if kind.crosses else (keys, values))
         return Scene(read=found, real_nP=real_nP, seen_nH=text["norm"](x[:, -1]))
+
+    def _looked(self, pixels: torch.Tensor) -> torch.Tensor:
+        """[pictures, patches, width]: the vision tower's pass, part by part: as a whole it would wait for the device to know that
+        all patches belong to a picture."""
+        tower = self._vlm["vision_model"]
+        count, sides = len(pixels), [side // tower.patch_size for side in pixels.shape[2:]]
+        x = tower.embeddings(pixels, torch.ones(count, *sides, dtype=torch.bool, device=pixels.device))
+        found: torch.Tensor = tower.post_layernorm(tower.encoder(inputs_embeds=x, attention_mask=None).last_hidden_state)
+        return found
 
     # -- the expert -------------------------------------------------------------------------------------------------------
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -29,16 +28,6 @@ def planned_smolvla(config: PolicyConfig) -> Planned:
     float32_where_precise(model, getattr(torch, config.dtype))
     with META:
         add_noise(model, flow, model.action_out_proj.in_features, said.max_action_dim, 0)
-    vision = model._vlm["vision_model"]
-
-    def seen(pixel_values: torch.Tensor) -> Any:
-        """The tower's own pass, which asks by their numbers whether there are patches that are none."""
-        patches = (len(pixel_values), *(side // vision.patch_size for side in pixel_values.shape[2:]))
-        x = vision.embeddings(pixel_values, torch.ones(patches, dtype=torch.bool, device=META))
-        last = vision.post_layernorm(vision.encoder(inputs_embeds=x, attention_mask=None).last_hidden_state)
-        return SimpleNamespace(last_hidden_state=last)
-
-    vision.forward = seen
     pictures = len(own.cameras or said.cameras) or 1
     shown = pictures * (picture_tokens(said, found.backbone) + (MARKS if said.add_image_special_tokens else 0))
     side = said.resize_imgs_with_padding[0]

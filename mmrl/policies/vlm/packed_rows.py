@@ -153,7 +153,7 @@ def _mask(**given: Any) -> torch.Tensor | None:
         return additive(sdpa_mask(**packed), given["dtype"])
     if padded is not None and isinstance(given.get("config"), padded):
         given |= {skip: False for skip in _SKIPS & given.keys()}
-        return without_empty_rows(sdpa_mask(**given), given)
+        return additive(without_empty_rows(sdpa_mask(**given), given), given["dtype"])
     made: torch.Tensor | None = sdpa_mask(**given)
     return made
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -118,13 +119,12 @@ class PromptProcessor:
         if len(ids) and len(token_ids) and int(ids[0]) in self.eos and token_ids[-1] in self.eos:
             along = {k for k, v in encoded.items() if k != FRAMES and v.ndim == 2 and v.shape[:2] == (1, len(ids))}
             ids, encoded = ids[1:], {k: v[:, 1:] if k in along else v for k, v in encoded.items()}
-        positions = inputs.positions
-        start, answered = inputs.next_position, torch.tensor(token_ids, dtype=torch.long)
+        answered = self._answered(inputs, token_ids)
+        positions = answered.positions
         if positions is not None:
             own = self.family.positions(ids, encoded)
             assert own is not None
-            steps = torch.arange(len(answered)).expand(len(positions), -1) + start
-            positions = torch.cat([positions, steps, own + start + len(answered)], 1)
+            positions = torch.cat([positions, own + answered.next_position], 1)
             encoded = self.family.arranged(encoded, ids)
         per_token = _per_token(encoded, len(ids))
         shown = {k: v for k, v in encoded.items() if k not in per_token and k != SECONDS}
@@ -136,16 +136,35 @@ class PromptProcessor:
             )
         types = self._read_types(encoded, per_token, positions)
         extended = PromptInputs(
-            ids=torch.cat([inputs.ids, answered, ids]),
+            ids=torch.cat([answered.ids, ids]),
             positions=positions,
             media=concatenate([inputs.media, shown]),
-            token_types=self._types(inputs, len(answered), types, len(ids)),
+            token_types=self._types(answered, types, len(ids)),
             clocks=concatenate([inputs.clocks, _clocks(encoded)]),
             image_sizes=(*inputs.image_sizes, *(i.size for i in media.images)),
             model_sizes=(*inputs.model_sizes, *self.family.model_sizes(encoded)),
             coordinate_format=inputs.coordinate_format,
         )
         return extended, tuple(ids.tolist())
+
+    def begun(self, inputs: PromptInputs, token_ids: Sequence[int]) -> PromptInputs:
+        """Inputs after the first tokens of an answer, which goes on behind them. Raises UserError for a model that reads a prompt
+        otherwise than an answer."""
+        if not self.family.has_turns:
+            kind = self.family.model.config.model_type
+            raise UserError(
+                f"a {kind} model can't go on with a begun answer, as it reads prompts otherwise: choose another model"
+            )
+        return self._answered(inputs, token_ids)
+
+    def _answered(self, inputs: PromptInputs, token_ids: Sequence[int]) -> PromptInputs:
+        """Inputs after tokens of an answer."""
+        ids, positions = torch.tensor(token_ids, dtype=torch.long), inputs.positions
+        if positions is not None:
+            steps = torch.arange(len(ids)).expand(len(positions), -1) + inputs.next_position
+            positions = torch.cat([positions, steps], 1)
+        types = self._types(inputs, {}, len(ids))
+        return replace(inputs, ids=torch.cat([inputs.ids, ids]), positions=positions, token_types=types)
 
     def _read_types(
         self, encoded: Mapping[str, torch.Tensor], per_token: Collection[str], positions: torch.Tensor | None
@@ -154,24 +173,16 @@ class PromptProcessor:
         unread = {"mm_token_type_ids"} if positions is not None and self.family.has_axes else set()
         return {k: encoded[k][0] for k in sorted(set(per_token) - unread)}
 
-    def _types(
-        self, inputs: PromptInputs, answered: int, following: Mapping[str, torch.Tensor], length: int
-    ) -> dict[str, torch.Tensor]:
-        """The token types of a conversation, of an answer and of the reply to it. following, length: types and tokens of the
-        reply. A processor may give types only where it sees pictures; the other tokens are text."""
+    def _types(self, inputs: PromptInputs, following: Mapping[str, torch.Tensor], length: int) -> dict[str, torch.Tensor]:
+        """The token types of a conversation and of what follows. following, length: types and tokens of that. A processor may
+        give types only where it sees pictures; the other tokens are text, as those of answers are."""
 
         def types(known: torch.Tensor | None, count: int, dtype: torch.dtype) -> torch.Tensor:
             return torch.full((count,), self.family.completion_type, dtype=dtype) if known is None else known
 
         dtypes = {k: v.dtype for k, v in (*inputs.token_types.items(), *following.items())}
         return {
-            k: torch.cat(
-                [
-                    types(inputs.token_types.get(k), len(inputs.ids), dtype),
-                    types(None, answered, dtype),
-                    types(following.get(k), length, dtype),
-                ]
-            )
+            k: torch.cat([types(inputs.token_types.get(k), len(inputs.ids), dtype), types(following.get(k), length, dtype)])
             for k, dtype in dtypes.items()
         }
 

@@ -134,6 +134,9 @@ class VLM(Policy):
     ) -> tuple[PromptInputs, tuple[int, ...]]:
         return self.reader.extend(inputs, token_ids, messages)
 
+    def begun(self, inputs: PromptInputs, token_ids: Sequence[int]) -> PromptInputs:
+        return self.reader.begun(inputs, token_ids)
+
     def check_turns(self) -> None:
         """Raise UserError if a conversation can't go on after an answer."""
         self.reader.check_turns()

@@ -16,6 +16,7 @@ from torch import nn
 
 from mmrl.api.errors import UserError
 from mmrl.api.simulators.types import Observation, TrajectoryData
+from mmrl.api.transfer import upload_one
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.acting.flow import PLACES, chains
 from mmrl.policies.acting.flow_noise import add_noise, is_noise, noise_weights, with_noise
@@ -221,7 +222,7 @@ class XVLA(NamedCameras, Pi0):
     def look(self, seen: Observation) -> Any:
         """One pass over pictures and instruction."""
         pixels = self._pictures(seen)
-        ids_nL = torch.tensor([self._ids(text) for text in seen.instructions], device=self.device)
+        ids_nL = upload_one(torch.tensor([self._ids(text) for text in seen.instructions]), self.device)
         return self.model.read(ids_nL, pixels, self._views(pixels.shape[1]), self._state(seen), self.domain)
 
     # -- acting -----------------------------------------------------------------------------------------------------------

@@ -13,12 +13,18 @@ from mmrl.config.sections import PARTS, PolicyConfig, RlStage, RunConfig
 from mmrl.train.checks.experts import check_mixture
 
 
-def check_parts(config: RunConfig, critics: Collection[int] = (), build: Callable[[PolicyConfig], Any] | None = None) -> None:
+def check_parts(
+    config: RunConfig,
+    critics: Collection[int] = (),
+    build: Callable[[PolicyConfig], Any] | None = None,
+    beside: Callable[[PolicyConfig], Sequence[str]] = lambda _: (),
+) -> None:
     """Refuse patterns of `policy.lora` and `stages.N.parts` that match nothing, stages that train nothing, and `stages.N.experts`
     of a model that has none.
 
     critics: indices of the stages with a value function. build: makes the model from its configuration, without weights; if it
-    returns None, it is a vision-language model. It is called only if there are such keys.
+    returns None, it is a vision-language model. beside: names the weights that the policy has besides that model's. Both are
+    called only if there are such keys.
     """
     lora = config.policy.lora
     if lora is None and not any(stage.parts or getattr(stage, "experts", None) for stage in config.stages):
@@ -43,6 +49,8 @@ def check_parts(config: RunConfig, critics: Collection[int] = (), build: Callabl
                 raise UserError(f"policy.lora.nf4: {_nothing(pattern, quantised, 'linear layers but the head', tied)}")
         added = ("A", "B", "magnitude_vector") if lora.use_dora else ("A", "B")
         names = [f"{layer}.lora_{x}.default.weight" for layer in target_modules(model, lora.target_modules) for x in added]
+    of_policy = beside(config.policy)
+    names += of_policy
     for i, stage in enumerate(config.stages):
         if not stage.parts:
             continue
@@ -65,7 +73,8 @@ def check_parts(config: RunConfig, critics: Collection[int] = (), build: Callabl
                 )
             if part.match == "value":
                 raise UserError(f'stages.{i}.parts match "value" matches nothing, as the stage has no critic: leave it out')
-            what = "adapters, which are all that policy.lora trains" if lora else "weights"
+            trained = f"adapters{' and own weights' if of_policy else ''}, which are all that policy.lora trains"
+            what = trained if lora else "weights"
             raise UserError(f"stages.{i}.parts: {_nothing(part.match, names, what, tied)}")
         taught = [part for name, part in zip(names, held, strict=False) if not makes_ids(name)]
         if all(part is not None and part.freeze for part in taught):

@@ -369,7 +369,7 @@ def check_model(config: RunConfig, policy: PolicySpec, online: bool = False) -> 
             except UserError as error:
                 raise of_teacher(error, number) from error
     critics = [i for i, s in enumerate(config.stages) if isinstance(s, RlStage) and s.critic]
-    check_parts(config, critics, kind.skeleton)
+    check_parts(config, critics, kind.skeleton, kind.own_names)
 
 
 def check_shared_rows(config: RunConfig, policy: PolicyConfig, online: bool) -> None:

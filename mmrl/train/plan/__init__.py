@@ -15,20 +15,14 @@ from mmrl.config.parts import part_of
 from mmrl.config.sections import ComputeConfig, RlStage, RunConfig, Stage, teacher_of
 from mmrl.train.plan.acting import TEXT, bins_only, vla_sizes, vla_workload
 from mmrl.train.plan.advice import Change, Offload, changes, offload, to_json
+from mmrl.train.plan.configs import Found
+from mmrl.train.plan.cost import Seconds
 from mmrl.train.plan.kept import activations
 from mmrl.train.plan.machines import Machine
 from mmrl.train.plan.memory import BOTH, Part, acting, local, peaks, resident, routes, sampled_beside, update, usable, vllm
-from mmrl.train.plan.seconds import (
-    CostModel,
-    Seconds,
-    acting_seconds,
-    host_seconds,
-    sampling_seconds,
-    transfer_seconds,
-    update_seconds,
-)
+from mmrl.train.plan.seconds import CostModel, acting_seconds, host_seconds, sampling_seconds, transfer_seconds, update_seconds
 from mmrl.train.plan.shapes import Shapes
-from mmrl.train.plan.sources import Found, find_shapes
+from mmrl.train.plan.sources import find_shapes
 from mmrl.train.plan.trained import Trained, trained
 from mmrl.train.plan.verifier_models import VerifierModels, count_models
 from mmrl.train.plan.workload import Micro, Sizes, Workload, total, workload
@@ -125,7 +119,7 @@ def _stage_json(stage: StagePlan) -> dict[str, Any]:
         "trained": stage.weights.moved,
         "work": {name: getattr(work, name) for name in (*shown, "states", "twins")}
         | {name: total(found) for name, found in rounds.items()}
-        | {"micro_batches": len(work.micro), "tokens": work.tokens},
+        | {"micro_batches": work.micro.total(), "tokens": work.tokens},
         "memory": {
             "parts": [asdict(part) for part in stage.parts],
             "peaks": stage.peaks,
@@ -155,7 +149,7 @@ def sizes_of(
     pixels: `policy.max_pixels`, or a megapixel if it is unset; for a policy that acts the option `size`. Default of completion:
     `generate.max_tokens`. Default of steps: those of the tasks' simulators."""
     if model.shapes.traced:
-        return _passes().passes_sizes(config, TEXT if text is None else text, steps or 0)
+        return _passes().passes_sizes(config, TEXT if text is None else text, steps or 0, pixels)
     if config.policy.kind == "vla":
         side = int(config.policy.options.get("size") or (224 if model.shapes.family == "openvla" else 0))
         shown = min(pixels or side**2 or 224**2, model.most_pixels)
@@ -171,11 +165,17 @@ def sizes_of(
 
 
 def predict(
-    config: RunConfig, machine: Machine, *, gpus: int | None = None, sizes: Sizes | None = None, online: bool = True
+    config: RunConfig,
+    machine: Machine,
+    *,
+    gpus: int | None = None,
+    sizes: Sizes | None = None,
+    online: bool = True,
+    advise: bool = True,
 ) -> Plan:
     """Predict memory and time of a run file. config: the result of `mmrl.train.resolve.with_algorithm_defaults`. gpus: number of
-    devices, instead of that of `[compute]`. online: allow fetching a model's config from the hub. Raises UserError if the model's
-    shapes are unknown or there are too few devices."""
+    devices, instead of that of `[compute]`. online: allow fetching a model's config from the hub. advise: look for settings with
+    which a run fits that doesn't. Raises UserError if the model's shapes are unknown or there are too few devices."""
     model = find_shapes(config.policy, online=online)
     config, learners, engines = _devices(config, gpus)
     sizes = sizes or sizes_of(config, model)
@@ -183,7 +183,7 @@ def predict(
     stages = tuple(_stage(config, i, model.shapes, machine, sizes, models) for i in range(len(config.stages)))
     room, whole = usable(machine), config.policy.bytes_per_weight * model.shapes.parameters
     suggested: list[Change] = []
-    if any(stage.peak > room for stage in stages):
+    if advise and any(stage.peak > room for stage in stages):
         smallest = min(s.work.prompt_tokens + s.work.completion for s in stages)
 
         def shown(other: RunConfig) -> Sizes:

@@ -6,6 +6,7 @@ A call of the policy is a row: the prompt with a picture of each camera, and its
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,7 +17,7 @@ from mmrl.config.sections import DistillStage, OffPolicyStage, RecapStage, RlSta
 from mmrl.registry import plugins
 from mmrl.train.plan.shapes import Shapes, Text, Vision, shapes_of
 from mmrl.train.plan.step import per_learner, step_of
-from mmrl.train.plan.workload import MOST, Micro, Sizes, Workload, total
+from mmrl.train.plan.workload import MOST, Micro, Sizes, Workload, sum_of, total
 
 TEXT = 24
 """Default of text tokens: an instruction in its prompt."""
@@ -99,20 +100,14 @@ def _openvla(data: Mapping[str, Any]) -> Shapes:
 def _own(config: PolicyConfig, shapes: Shapes) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Names and shapes of the head, and of the projector of the robot's state."""
     import torch
-    from torch import nn
 
-    from mmrl.policies.acting.heads import Flow, Laplace, Normal, StateProjector
+    from mmrl.policies.acting.heads import own_modules
 
     wide, dims, kind = shapes.text.hidden, int(config.options.get("dims", 7)), option(config, "head", "tokens")
     features = wide * (dims if option(config, "decoding", "parallel", shapes.family) == "oft" else 1)
-    made = nn.ModuleDict()
+    network = option(config, "scale", "number") == "network"
     with torch.device("meta"):
-        if kind == "l1":
-            made["head"] = Laplace(features, dims, wide, 0.05, network=option(config, "scale", "number") == "network")
-        elif kind in ("normal", "flow"):
-            made["head"] = Normal(features, dims, 0.5) if kind == "normal" else Flow(features, dims, 4)
-        if size := option(config, "state", 0):
-            made["state"] = StateProjector(size, wide)
+        made = own_modules(kind, features, dims, wide, network=network, state=option(config, "state", 0))
     yield from ((f"own.{name}", tuple(p.shape)) for name, p in made.named_parameters())
 
 
@@ -180,11 +175,10 @@ def acting_workload(config: RunConfig, stage: Stage, call: Call, sizes: Sizes, l
         raise UserError(f"a step of the {stage.kind} stage has {most:,} calls per learner, more than the {MOST:,} of a plan")
     at_once = max(1, config.train.micro_batch_tokens // length)
     remembered = _remembering(stage, episodes, per_episode, call.alone)
-    micro = [
-        Micro(rows=rows, length=length, patches=rows * sizes.images * picture, targets=rows * behind)
-        for part in range(parts)
-        for rows in _split(remembered.batch or calls // parts + (part < calls % parts), at_once)
-    ]
+    each, longer = divmod(calls, parts)
+    dealt = {remembered.batch: parts} if remembered.batch else {each + 1: longer, each: parts - longer}
+    rows = sum_of((_split(many, at_once), n) for many, n in dealt.items())
+    micro = Counter({Micro(rows=n, length=length, patches=n * sizes.images * picture, targets=n * behind): rows[n] for n in rows})
     updates = remembered.updates or (rl.epochs if rl else 1) * min(parts, max(1, calls))
     measured = isinstance(stage, DistillStage) or bool(teacher_of(stage))
     return Workload(
@@ -200,7 +194,7 @@ def acting_workload(config: RunConfig, stage: Stage, call: Call, sizes: Sizes, l
         sampled=sampled,
         perhaps=perhaps,
         trained=trained,
-        micro=tuple(micro),
+        micro=micro,
         epochs=remembered.updates or (rl.epochs if rl else 1),
         updates=updates,
         reference=bool(rl and rl.kl_coef),
@@ -244,13 +238,14 @@ def _remembering(stage: Stage, episodes: int, per_episode: int, alone: bool) -> 
     return _Remembering(how.batch_size, updates, many if how.acts else 1, seen + drawn * many)
 
 
-def _split(calls: int, at_once: int) -> Iterator[int]:
-    for start in range(0, calls, at_once):
-        yield min(at_once, calls - start)
+def _split(calls: int, at_once: int) -> Counter[int]:
+    """Rows of a pass -> number of such passes."""
+    full, rest = divmod(calls, at_once)
+    return +Counter({at_once: full, rest: 1 if rest else 0})
 
 
 def bins_only(work: Workload, config: PolicyConfig, shapes: Shapes) -> Workload:
     """The work with as few targets as a head over the vocabulary would need for the operations of the head over the bins."""
     bins = int(option(config, "bins", 256)) if option(config, "head", "tokens") == "tokens" else 1
-    fewer = tuple(replace(m, targets=math.ceil(m.targets * bins / shapes.text.vocabulary)) for m in work.micro)
-    return replace(work, micro=fewer)
+    fewer = {replace(m, targets=math.ceil(m.targets * bins / shapes.text.vocabulary)): n for m, n in work.micro.items()}
+    return replace(work, micro=Counter(fewer))

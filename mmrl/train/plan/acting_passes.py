@@ -13,10 +13,12 @@ from mmrl.config.parts import entry
 from mmrl.config.sections import EXPERT, OffPolicyStage, PolicyConfig, RecapStage, RunConfig, SftStage, Stage, teacher_of
 from mmrl.registry import plugins
 from mmrl.train.plan.acting import Call, acting_workload, longest_episode
+from mmrl.train.plan.beneath import beneath_of
+from mmrl.train.plan.cost import Cost, Seconds
 from mmrl.train.plan.critics import critics_of
 from mmrl.train.plan.machines import Machine
 from mmrl.train.plan.memory import Part, fresh_gradients
-from mmrl.train.plan.seconds import Cost, CostModel, Seconds
+from mmrl.train.plan.seconds import CostModel
 from mmrl.train.plan.shapes import Shapes, Text, Vision
 from mmrl.train.plan.traced import Pass, kept_of, trace, trace_both
 from mmrl.train.plan.trained import Trained
@@ -47,6 +49,7 @@ class Passes:
             self.lora = policy.lora is not None
             if policy.lora is not None:
                 add_adapters(self.planned.model, policy.lora.model_copy(update={"nf4": []}), 0, META)
+        self.beneath = beneath_of(self.planned.computed)
         for weight in self.planned.model.parameters():  # gradients are another part of the memory
             weight.requires_grad_(True).register_post_accumulate_grad_hook(lambda own: setattr(own, "grad", None))
 
@@ -95,11 +98,14 @@ def passes_of(policy: PolicyConfig) -> Passes:
     return _passes(policy.model_dump_json(exclude_unset=True))
 
 
-def passes_sizes(config: RunConfig, text: int, steps: int) -> Sizes:
-    """The sizes of calls; see `mmrl.train.plan.acting.vla_sizes`."""
+def passes_sizes(config: RunConfig, text: int, steps: int, pixels: int | None) -> Sizes:
+    """The sizes of calls; see `mmrl.train.plan.acting.vla_sizes`. pixels: of a picture, where the policy says nothing."""
     found = passes_of(config.policy)
     planned, text = found.planned, text if found.reads_text else 0
-    return Sizes(text=text, images=planned.pictures, pixels=planned.pixels, steps=steps or longest_episode(config))
+    images, shown = planned.pictures, planned.pixels
+    if base := found.beneath:
+        images, shown = max(images, base.pictures), base.pixels(pixels or 0)
+    return Sizes(text=text, images=images, pixels=shown, steps=steps or longest_episode(config))
 
 
 def demonstrates(stage: Stage) -> bool:
@@ -127,15 +133,19 @@ def passes_memory(config: RunConfig, stage: Stage, work: Workload, weights: Trai
     if work.sampled:
         rows = -(-config.simulate.num_envs // config.simulate.lanes)
         size, because = found.act(rows, sizes.text).peak, f"{rows:,} environments at once"
+        if found.beneath:
+            size = max(size, found.beneath.memory(rows, sizes))
         parts.append(Part(name="calls", bytes=size, phases=("generate",), because=because))
     if (base := found.planned.frozen) is not None:
-        size = sum(p.numel() * p.element_size() for p in base.parameters())
+        size = sum(p.numel() * p.element_size() for p in base.parameters()) + (found.beneath.bytes if found.beneath else 0)
         parts.append(Part(name="base", bytes=size, because="the frozen policy beneath"))
     if critics := critics_of(stage, found.planned.model, found.planned.width, work.updates):
         parts.append(Part(name="critics", bytes=critics.bytes, because=f"{critics.weights:,} weights and as many targets"))
     rows = max(micro.rows for micro in work.micro)
     kept = _learned(config, stage, rows, sizes)[1].peak
-    because = f"{rows:,} calls of {work.micro[0].length:,} tokens{', checkpointed' * config.train.gradient_checkpointing}"
+    because = (
+        f"{rows:,} calls of {next(iter(work.micro)).length:,} tokens{', checkpointed' * config.train.gradient_checkpointing}"
+    )
     parts.append(Part(name="activations", bytes=kept, phases=("update",), because=because))
     return [*parts, *fresh_gradients(config, weights, kept, stage.optimizer)]
 
@@ -169,7 +179,9 @@ class PassesCost(CostModel):
         return [Seconds(name="update: critics", seconds=cost.seconds(self.machine), limit=cost.limit, flops=cost.flops)]
 
     def call(self, rows: int, work: Workload) -> Cost:
-        return self._cost(passes_of(self.config.policy).act(rows, self.sizes.text))
+        found = passes_of(self.config.policy)
+        own = self._cost(found.act(rows, self.sizes.text))
+        return own + found.beneath.cost(rows, self.sizes, self.machine) if found.beneath else own
 
     def forward(self, micro: Micro, picture: int) -> Cost:
         return self._cost(_learned(self.config, self.stage, micro.rows, self.sizes)[0])

@@ -7,8 +7,13 @@ weight.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from mmrl.train.plan.shapes import Experts, Shapes
 from mmrl.train.plan.trained import FULL, Trained
+
+if TYPE_CHECKING:
+    from mmrl.train.plan.layers import Layer
 
 INDEX = 8
 """Bytes of an index."""
@@ -55,6 +60,8 @@ def passing(shapes: Shapes, b: int) -> int:
 
 def without_gradients(shapes: Shapes, b: int) -> int:
     """Bytes per token that a layer holds at once where nothing is kept."""
+    if shapes.counted:
+        return round(max(layer.held.per_token for layer in counted(shapes, b)))
     t, experts = shapes.text, shapes.text.experts
     one = b * (3 * t.inner + 3 * t.hidden) if t.layers > t.sparse else 0
     if experts is None:
@@ -73,9 +80,21 @@ def read(shapes: Shapes, tokens: float) -> float:
     them goes through."""
     found = 0.0
     for n, experts in kinds(shapes):
-        hit = experts.count * (1 - (1 - experts.chosen / experts.count) ** tokens) if experts else 0
+        hit = experts.count * share_hit(experts, tokens) if experts else 0
         found += n * _layer(shapes, experts, hit)
     return found
+
+
+def counted(shapes: Shapes, b: int) -> tuple[Layer, ...]:
+    """The layers of a language model whose passes are counted."""
+    from mmrl.train.plan.layers import layers_of  # imports torch
+
+    return layers_of(shapes.config).counted(b)
+
+
+def share_hit(experts: Experts, tokens: float) -> float:
+    """Share of the experts that any of so many tokens goes through, if they choose at random."""
+    return 1.0 - (1 - experts.chosen / experts.count) ** tokens
 
 
 def _layer(shapes: Shapes, experts: Experts | None, many: float) -> float:

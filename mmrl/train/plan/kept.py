@@ -7,17 +7,41 @@ is the bytes of a weight.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from mmrl.train.plan import experts
 from mmrl.train.plan.shapes import Shapes
 from mmrl.train.plan.trained import FULL, Trained
 from mmrl.train.plan.workload import Micro
 
+if TYPE_CHECKING:
+    from mmrl.train.plan.layers import Kept
+
 
 def text_layers(shapes: Shapes, b: int, weights: Trained | None = None, dense: bool = True) -> list[tuple[int, int]]:
     """(number of layers of the language model, bytes per token that each of them keeps for the backward pass). The arguments are
     those of `_attention`."""
+    if shapes.counted:
+        return [(n, round(size.ragged.per_token)) for n, size in _counted(shapes, b, weights, dense)]
     own = _attention(shapes, b, weights, dense)
     return [(n, own + experts.kept(shapes, kind, b, weights)) for n, kind in experts.kinds(shapes)]
+
+
+def _counted(shapes: Shapes, b: int, weights: Trained | None, dense: bool) -> list[tuple[int, Kept]]:
+    """(number of layers, what each keeps) of layers whose passes are counted."""
+    from mmrl.train.plan.layers import layers_of  # imports torch
+
+    found, more = layers_of(shapes.config).kept(b, dense, weights.lora if weights else ""), 0
+    if shapes.text.experts and weights is not None and weights.penalised:
+        more = 2 * FULL * shapes.text.experts.count  # a softmax and the logits, for both penalties
+    return [(n, size.plus(more)) for n, size in found]
+
+
+def _layers(shapes: Shapes, micro: Micro, b: int, weights: Trained | None, dense: bool) -> list[tuple[int, int]]:
+    """(number of layers, bytes that each of them keeps of a micro-batch)."""
+    if shapes.counted:
+        return [(n, round(size.of(micro))) for n, size in _counted(shapes, b, weights, dense)]
+    return [(n, size * micro.tokens) for n, size in text_layers(shapes, b, weights, dense)]
 
 
 def _attention(shapes: Shapes, b: int, weights: Trained | None, dense: bool) -> int:
@@ -84,9 +108,11 @@ def activations(
     found = int(2 * b * t.turned * t.head_dim) * tokens  # cosines and sines
     if dense:
         found += b * micro.rows * micro.length**2  # the mask, which all layers share
-    found += (2 * FULL if b == FULL else FULL + b) * t.hidden * tokens + b * t.hidden * micro.targets  # the last norm
+    last = 2 * FULL if b == FULL or shapes.counted else FULL + b  # the last norm
+    found += last * t.hidden * tokens + b * t.hidden * micro.targets
     inputs, towers = (min(2, n) if offload else n for n in (t.layers, v.layers))
-    found += tokens * (inputs * b * t.hidden if checkpointing else sum(n * x for n, x in text_layers(shapes, b, weights, dense)))
+    layers = [] if checkpointing else _layers(shapes, micro, b, weights, dense)
+    found += tokens * inputs * b * t.hidden if checkpointing else sum(n * size for n, size in layers)
     if not tower:
         return found
     merged = micro.patches // v.merge**2 * merger(shapes, b)
@@ -97,5 +123,5 @@ def activations(
 
 def recompute_bytes(shapes: Shapes, micro: Micro, b: int, weights: Trained | None = None, dense: bool = True) -> int:
     """Bytes of the one layer that checkpointing recomputes at a time."""
-    text = max(size for _, size in text_layers(shapes, b, weights, dense))
-    return max(text * micro.tokens, _tower(shapes, micro, b, weights))
+    text = max(size for _, size in _layers(shapes, micro, b, weights, dense))
+    return max(text, _tower(shapes, micro, b, weights))

@@ -204,7 +204,7 @@ def routes(shapes: Shapes, stage: Stage, work: Workload) -> list[Part]:
     passes chose them; and of the micro-batch at hand those with which it was sampled (`Routing`)."""
     t, again = shapes.text, work.updates > 1 and isinstance(stage, RlStage)
     told = isinstance(stage, RlStage) and stage.asks_routes
-    tokens = sum(m.tokens for m in work.micro) * again + max(m.tokens for m in work.micro) * told
+    tokens = sum(m.tokens * n for m, n in work.micro.items()) * again + max(m.tokens for m in work.micro) * told
     if t.experts is None or not tokens:
         return []
     size = ROUTE * tokens * t.sparse * t.experts.chosen
@@ -229,9 +229,10 @@ def fresh_gradients(config: RunConfig, weights: Trained, kept: int, optimizer: s
 def pixels(shapes: Shapes, work: Workload, kind: str, counted: Micro | None) -> list[Part]:
     """Those of pictures, in float32: on a GPU of two micro-batches at a time, as `mmrl.train.update.prefetch` brings them over,
     on a CPU of the whole step. counted: a micro-batch whose pixels are among the activations."""
-    patches = sorted((m.patches for m in work.micro), reverse=True)
-    held = sum(patches if kind == "cpu" else patches[:PREFETCHED]) - (counted.patches if counted else 0)
-    whose = "the step" if kind == "cpu" or len(patches) <= PREFETCHED else f"{PREFETCHED} micro-batches at a time"
+    all_of_it, many = sum(m.patches * n for m, n in work.micro.items()), work.micro.total()
+    largest = sorted((m.patches for m, n in work.micro.items() for _ in range(min(n, PREFETCHED))), reverse=True)[:PREFETCHED]
+    held = (all_of_it if kind == "cpu" else sum(largest)) - (counted.patches if counted else 0)
+    whose = "the step" if kind == "cpu" or many <= PREFETCHED else f"{PREFETCHED} micro-batches at a time"
     size = work.twins * FULL * shapes.vision.values * held
     return [Part(name="pictures", bytes=size, phases=("update",), because=f"pixels of {whose}")] if held > 0 else []
 
@@ -245,7 +246,7 @@ def _at_once(shapes: Shapes) -> int:
 
 def cache_token(shapes: Shapes, b: int) -> int:
     """Bytes per token of keys and values in all layers."""
-    return 2 * b * shapes.text.k * shapes.text.layers
+    return 2 * b * shapes.text.k * (shapes.text.layers - shapes.text.linear)
 
 
 def cache_capacity(completion: int) -> int:
@@ -268,14 +269,14 @@ def local(shapes: Shapes, config: RunConfig, work: Workload) -> list[Part]:
     found = [(concurrent_prompts(config.generate, n, size), size) for n, size in (*work.sampled, *work.perhaps) if n]
     prompts, rows = max(n for n, _ in found), max(n * size for n, size in found)
     held = rows * (work.prompt_tokens + cache_capacity(work.completion))
-    growing = held // t.layers if cache_capacity(work.completion) > ROOM else 0
+    growing = held // (t.layers - t.linear) if cache_capacity(work.completion) > ROOM else 0
     prefill = prompts * work.prompt_tokens * experts.without_gradients(shapes, b)
     tower = prompts * work.patches * max(b * 3 * v.inner, 3 * b * v.hidden + 4 * FULL * v.hidden)
     generate = ("generate",)
     return [
         Part(
             name="key-value cache",
-            bytes=(held + growing) * cache_token(shapes, b),
+            bytes=(held + growing) * cache_token(shapes, b) + rows * FULL * t.linear * t.state,
             phases=generate,
             because=f"{rows:,} completions, {work.prompt_tokens:,} + {cache_capacity(work.completion):,} tokens each",
         ),
@@ -290,13 +291,18 @@ def local(shapes: Shapes, config: RunConfig, work: Workload) -> list[Part]:
 
 def acting(shapes: Shapes, config: RunConfig, work: Workload) -> list[Part]:
     """What a policy that acts needs for a call in all environments of a lane, on top of the `resident` parts."""
-    t, v, b = shapes.text, shapes.vision, config.policy.bytes_per_weight
     rows = -(-config.simulate.num_envs // config.simulate.lanes)
     length = work.prompt_tokens + work.completion
+    size = called(shapes, config.policy.bytes_per_weight, rows, length, work.patches)
+    return [Part(name="calls", bytes=size, phases=("generate",), because=f"{rows:,} environments x {length:,} tokens at once")]
+
+
+def called(shapes: Shapes, b: int, rows: int, length: int, patches: int) -> int:
+    """Bytes of so many calls at once, without gradients. length, patches: tokens and patches of a call."""
+    t, v = shapes.text, shapes.vision
     layer = rows * length * b * (3 * t.inner + 3 * t.hidden) + b * rows * length**2
-    tower = rows * work.patches * max(b * 3 * v.inner, 3 * b * v.hidden + 4 * FULL * v.hidden)
-    because = f"{rows:,} environments x {length:,} tokens at once"
-    return [Part(name="calls", bytes=max(layer, tower), phases=("generate",), because=because)]
+    tower = rows * patches * max(b * 3 * v.inner, 3 * b * v.hidden + 4 * FULL * v.hidden)
+    return max(layer, tower)
 
 
 def vllm(compute: ComputeConfig, machine: Machine, alone: bool) -> list[Part]:

@@ -3,7 +3,8 @@
 
 Sources: Qwen2-VL: the config.json of each size; Qwen2.5-VL, Bai et al. 2025, Qwen2.5-VL Technical Report, table 1, with the
 config.json of each size; Qwen3-VL: the config.json of each size, as pytorch/torchtitan (experiments/qwen3_vl) and InternLM/xtuner
-(model/compose/qwen3_vl) repeat them.
+(model/compose/qwen3_vl) repeat them; Qwen3.5 with experts: the config.json of each size, as THUDM/slime (scripts/models) repeats
+those of 35B-A3B and 397B-A17B, and their tower's from transformers' defaults, which are 35B-A3B's.
 tests/train/test_plan_shapes.py compares them with parameter counts of the checkpoints.
 """
 
@@ -98,6 +99,26 @@ def _experts(hidden: int, inner: int, layers: int, heads: int) -> dict[str, Any]
     return found | {"model_type": "qwen3_vl_moe", "text_config": found["text_config"] | experts}
 
 
+def _delta(hidden: int, layers: int, heads: int, values: int, experts: int, chosen: int, inner: int) -> dict[str, Any]:
+    """Qwen3.5 with experts; what all sizes share are its classes' defaults. values: heads of values of a gated delta net. inner:
+    of an expert, and of the shared one."""
+    text = {
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": 2,
+        "linear_num_value_heads": values,
+        "num_experts": experts,
+        "num_experts_per_tok": chosen,
+        "moe_intermediate_size": inner,
+        "shared_expert_intermediate_size": inner,
+        "vocab_size": 248320,
+        "max_position_embeddings": 262144,
+    }
+    vision = {"out_hidden_size": hidden}
+    return {"model_type": "qwen3_5_moe", "tie_word_embeddings": False, "text_config": text, "vision_config": vision}
+
+
 PUBLISHED: Mapping[str, Mapping[str, Any]] = {
     "Qwen/Qwen2-VL-2B": _qwen2(1536, 8960, 28, 12, 2, 151936, True),
     "Qwen/Qwen2-VL-7B": _qwen2(3584, 18944, 28, 28, 4, 152064, False),
@@ -112,6 +133,9 @@ PUBLISHED: Mapping[str, Mapping[str, Any]] = {
     "Qwen/Qwen3-VL-32B": _qwen3(5120, 25600, 64, 64, False, True),
     "Qwen/Qwen3-VL-30B-A3B": _experts(2048, 768, 48, 32),
     "Qwen/Qwen3-VL-235B-A22B": _experts(4096, 1536, 94, 64),
+    "Qwen/Qwen3.5-35B-A3B": _delta(2048, 40, 16, 32, 256, 8, 512),
+    "Qwen/Qwen3.5-122B-A10B": _delta(3072, 48, 32, 64, 256, 8, 1024),
+    "Qwen/Qwen3.5-397B-A17B": _delta(4096, 60, 32, 64, 512, 10, 1024),
 }
 """Hub name without -Instruct or -Thinking -> the config."""
 OPENVLA = ("openvla-7b", "openvla-oft-sft")
@@ -119,7 +143,8 @@ OPENVLA = ("openvla-7b", "openvla-oft-sft")
 OPENVLA_7B: Mapping[str, Any] = {"model_type": "openvla", "text_config": {"vocab_size": 32064}}
 """Kim et al., OpenVLA, section 3.1: Llama 2 7B (LlamaConfig's defaults) with DINOv2 and SigLIP; its config.json."""
 LIMITS = {"openvla": 224**2, "glm4v_moe": 15000 * 28**2}
-LIMITS |= dict.fromkeys(("qwen2_vl", "qwen2_5_vl"), 16384 * 28**2) | dict.fromkeys(("qwen3_vl", "qwen3_vl_moe"), 16384 * 32**2)
+LIMITS |= dict.fromkeys(("qwen2_vl", "qwen2_5_vl"), 16384 * 28**2)
+LIMITS |= dict.fromkeys(("qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"), 16384 * 32**2)
 """Family -> pixels above which the processor of a published checkpoint shrinks an image."""
 
 

@@ -8,15 +8,14 @@ and no group to be filtered, so a real step is shorter. b is the bytes of a weig
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from functools import partial
 
 from mmrl.api.sampling import Rounds
 from mmrl.config.sections import ComputeConfig, JudgeConfig, RunConfig, Stage, TrainConfig
 from mmrl.train.plan import experts
 from mmrl.train.plan.attention import Attention
+from mmrl.train.plan.cost import Cost, Seconds
 from mmrl.train.plan.machines import Machine
 from mmrl.train.plan.memory import LOGIT_CHUNK, cache_token, concurrent_prompts
 from mmrl.train.plan.shapes import Shapes
@@ -27,7 +26,7 @@ from mmrl.train.plan.workload import Micro, Workload
 COPIED = 0.8
 """Share of the host link's rate that copies from pinned memory reach: about 26 of 32 GB/s, 52 of 64."""
 OPERATIONS = {"qwen2_vl": (83, 55), "qwen2_5_vl": (83, 70), "qwen3_vl": (97, 55), "openvla": (77, 50)}
-OPERATIONS |= {"qwen3_vl_moe": (119, 55), "glm4v_moe": (150, 70)}
+OPERATIONS |= {"qwen3_vl_moe": (119, 55), "glm4v_moe": (150, 70), "qwen3_5": (0, 55), "qwen3_5_moe": (0, 55)}
 """Family -> operations that torch starts in a layer's forward pass: (language model, tower). Counted."""
 DECODING, AROUND = 0.72, 60
 """Share of the language model's operations that a decoded token starts; operations outside of layers."""
@@ -40,66 +39,6 @@ PROMPT = 2e-3
 SCORES = 5000.0
 """Assumed scores per second of a verifier process, with communication. `benchmarks/judge.py` measures 63,500 with a verifier that
 does nothing; real verifiers differ more than that."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
-    """The cost of operations on one device."""
-
-    products: float = 0.0
-    """Seconds of matrix products."""
-    attention: float = 0.0
-    streaming: float = 0.0
-    """Seconds of other memory traffic."""
-    starting: float = 0.0
-    """Seconds of starting the operations."""
-    flops: float = 0.0
-    """Floating-point operations of the model, without recomputation."""
-
-    def __add__(self, other: Cost) -> Cost:
-        return Cost(
-            products=self.products + other.products,
-            attention=self.attention + other.attention,
-            streaming=self.streaming + other.streaming,
-            starting=self.starting + other.starting,
-            flops=self.flops + other.flops,
-        )
-
-    def times(self, n: float) -> Cost:
-        return Cost(
-            products=n * self.products,
-            attention=n * self.attention,
-            streaming=n * self.streaming,
-            starting=n * self.starting,
-            flops=n * self.flops,
-        )
-
-    def seconds(self, machine: Machine) -> float:
-        computing = self.products + self.attention + self.streaming
-        return computing + self.starting if machine.kind == "cpu" else max(computing, self.starting)
-
-    @property
-    def limit(self) -> str:
-        """The kind of work that takes most of the time."""
-        named = {
-            "matrix products": self.products,
-            "attention": self.attention,
-            "memory bandwidth": self.streaming,
-            "starting operations": self.starting,
-        }
-        return max(named, key=lambda name: named[name])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seconds:
-    """The time of one part of a step."""
-
-    name: str
-    seconds: float
-    limit: str
-    """What limits the part."""
-    flops: float = 0.0
-    """Floating-point operations of the model on one device."""
 
 
 class CostModel:
@@ -117,9 +56,12 @@ class CostModel:
         self.attending = t.layers * t.hidden * (2 * t.q + 2 * t.k)
         """Weights of all layers' attention."""
 
-    def text(self, rows: int, length: int, cached: int = 0, pairs: int | None = None) -> Cost:
+    def text(self, rows: int, length: int, cached: int = 0, pairs: int | None = None, micro: Micro | None = None) -> Cost:
         """The language model's layers over rows of `length` new tokens each. cached: earlier tokens of a row in the cache.
-        pairs: pairs of tokens whose attention is computed, without a mask of all of them; None for all."""
+        pairs: pairs of tokens whose attention is computed, without a mask of all of them; None for all. micro: what the rows
+        hold; None: one sequence each."""
+        if self.shapes.counted:
+            return self._counted(micro or Micro(rows=rows, length=length, patches=0, targets=0), cached, pairs)
         t, b, tokens = self.shapes.text, self.b, rows * length
         flops = 2.0 * (self.attending + experts.multiplied(self.shapes)) * tokens
         seen = 4.0 * t.q * t.layers * (tokens * (length + cached) if pairs is None else pairs)
@@ -142,6 +84,31 @@ class CostModel:
             starting=started * self.machine.launch,
             flops=flops + seen,
         )
+
+    def _counted(self, micro: Micro, cached: int, pairs: int | None) -> Cost:
+        """See `text`, of layers whose passes are counted. Linear attention computes its chunks in float32, and a token alone
+        updates the state."""
+        t, b, machine, tokens, rows = self.shapes.text, self.b, self.machine, micro.tokens, micro.rows
+        chunks = 0 if cached else micro.chunks
+        found = Cost(starting=AROUND * machine.launch)
+        mask = 0 if cached or pairs is not None else b * micro.length
+        moved = self.unpacking + tokens * (t.layers - t.linear) * mask
+        moved += (1 + 3 * t.q // t.k if machine.kind == "cpu" else 1) * rows * cached * cache_token(self.shapes, b)
+        moved += 6 * FULL * rows * t.linear * t.state if cached else 0  # decayed, read, and written
+        reached = machine.matmul * (machine.thin if micro.length == 1 else 1.0)
+        for layer in experts.counted(self.shapes, b):
+            own, slow = layer.flops.of(0, tokens, 0), layer.flops.of(0, 0, chunks)
+            seen = layer.pairs * (tokens * (micro.length + cached) if pairs is None else pairs)
+            weights = layer.weights + layer.experts * (experts.share_hit(t.experts, tokens) if t.experts else 0)
+            products = max(own / (self.rate * reached), b * weights / self.stream) + slow / (machine.flops32 * reached)
+            found += Cost(
+                products=products,
+                attention=0.0 if cached else seen / (self.rate * (machine.attention if pairs is None else machine.blocks)),
+                streaming=layer.moved.of(0, tokens, chunks) / self.stream,
+                starting=layer.operations.of(1, 0, min(1, chunks) and micro.chunks / rows) * machine.launch,
+                flops=own + slow + seen,
+            ).times(layer.count)
+        return found + Cost(streaming=moved / self.stream)
 
     def tower(self, patches: int, picture: int) -> Cost:
         """The vision tower over so many patches. picture: patches per image."""
@@ -180,7 +147,7 @@ class CostModel:
     def rows(self, micro: Micro) -> Cost:
         """The language model's layers over the rows of an update."""
         pairs = self.attention.pairs(micro) if self.attention.by_blocks(micro.length) else None
-        return self.text(micro.rows, micro.length, pairs=pairs)
+        return self.text(micro.rows, micro.length, pairs=pairs, micro=micro)
 
     def states(self, micro: Micro, picture: int) -> Cost:
         """A pass without logits."""
@@ -238,7 +205,10 @@ class CostModel:
         if train.offload_optimizer:
             moved += work.updates * (master_bytes(weights, self.b) + moments(stage.optimizer, weights))
         if train.offload_activations:
-            inputs = sum(t.layers * t.hidden * m.tokens + weights.vision * v.layers * v.hidden * m.patches for m in work.micro)
+            inputs = sum(
+                n * (t.layers * t.hidden * m.tokens + weights.vision * v.layers * v.hidden * m.patches)
+                for m, n in work.micro.items()
+            )
             moved += work.epochs * self.b * inputs
         return Cost(streaming=2 * moved / (COPIED * self.machine.host)) if self.machine.kind == "gpu" else Cost()
 
@@ -289,20 +259,20 @@ def update_seconds(
     """Forward, backward and optimiser of one learner, and its passes without gradients."""
     machine, picture = clock.machine, work.picture_patches
 
-    def both(passes: Sequence[Micro]) -> tuple[Cost, Cost]:
-        alike = Counter(passes).items()
+    def both(passes: Mapping[Micro, int]) -> tuple[Cost, Cost]:
+        alike = passes.items()
         back = partial(clock.backward, picture=picture, weights=weights, checkpointing=train.gradient_checkpointing)
         return _sum(clock.forward(m, picture).times(n) for m, n in alike), _sum(back(m).times(n) for m, n in alike)
 
     (forward, backward), (shown, shown_back) = both(work.micro), both(work.shown)
     looks = forward.times(work.looked_at + work.epochs * work.reference)
     if work.states:
-        looks += _sum(clock.states(m, picture).times(n) for m, n in Counter(work.micro).items()).times(work.states)
+        looks += _sum(clock.states(m, picture).times(n) for m, n in work.micro.items()).times(work.states)
     if work.watched:
-        looks += forward.times(work.watched / sum(m.rows for m in work.micro))
+        looks += forward.times(work.watched / sum(m.rows * n for m, n in work.micro.items()))
     separate = getattr(getattr(stage, "critic", None), "backbone", "") == "separate"
     passes = work.epochs * (work.twins + separate)
-    many = len(work.micro) * work.epochs + len(work.shown) * work.shown_times
+    many = work.micro.total() * work.epochs + work.shown.total() * work.shown_times
     step = clock.optimiser(weights, many // max(1, work.updates) or 1, split).times(work.updates)
     named = [
         ("update: passes without gradients", looks),
@@ -347,7 +317,7 @@ def transfer_seconds(
     if compute.weights == "replicated":
         seconds, limit = 2 * FULL * weights.moved * share / link * work.updates, "the link: an all-reduce of float32 gradients"
     else:
-        passes = len(work.micro) * work.epochs * work.twins + len(work.shown) * work.shown_times
+        passes = work.micro.total() * work.epochs * work.twins + work.shown.total() * work.shown_times
         all_of_it = passes * (2 * whole + b * weights.moved) * share / link
         first = all_of_it / (2 * clock.shapes.text.layers)
         seconds, limit = max(first, all_of_it - computing), "the link: gathering layers, beyond what overlaps with the passes"
@@ -359,7 +329,7 @@ def transfer_seconds(
 def _swapped(team: int, work: Workload, clock: CostModel) -> float:
     """Seconds in which a team exchanges tokens for heads: forward, backward, and in what checkpointing computes again. The slices
     of its team's rows that a learner has are as many tokens as its own rows."""
-    sent = bytes_swapped(clock.shapes, sum(m.tokens for m in work.micro), team, clock.b)
+    sent = bytes_swapped(clock.shapes, sum(m.tokens * n for m, n in work.micro.items()), team, clock.b)
     passes = 3 * work.epochs * work.twins + work.looked_at + work.states + work.epochs * work.reference
     return passes * sent / _link(clock.machine, team)
 

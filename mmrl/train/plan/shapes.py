@@ -17,10 +17,19 @@ from mmrl.api.errors import UserError
 from mmrl.policies.vlm.thinkers import thinker_settings
 from mmrl.train.plan.skeletons import listed, whole
 
-FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "glm4v_moe")
+FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "glm4v_moe", "qwen3_5", "qwen3_5_moe")
 ALIKE = {"qwen2_5_omni_thinker": "qwen2_5_vl", "qwen3_omni_moe_thinker": "qwen3_vl_moe"}
 """`model_type` -> the family whose tower and language model it has. Its tower for sounds is counted among the weights alone."""
-LISTED = ("glm4v_moe", *ALIKE)
+COUNTED = ("qwen3_5", "qwen3_5_moe")
+"""Those with layers of which passes are counted, see `mmrl.train.plan.layers`."""
+UNCOUNTED = {
+    "kimi_k25": "its values are narrower than its keys, and what torch keeps of such attention depends on the device",
+    "llama4": "it cuts pictures into tiles, whose number depends on their shape",
+    "ernie4_5_vl_moe": "its words and its pictures go through experts of different widths",
+    "step3p7": "it cuts pictures into crops, whose number depends on their shape",
+}
+"""Mixtures of experts that a run can train and a plan refuses -> why."""
+LISTED = ("glm4v_moe", *COUNTED, *ALIKE)
 """Those whose weights are read off a model without weights."""
 
 
@@ -61,6 +70,10 @@ class Text:
     experts: Experts | None = None
     where: frozenset[int] = frozenset()
     """Numbers of the layers with experts; the others have one MLP."""
+    linear: int = 0
+    """Number of layers with linear attention, which have a state in the place of a cache."""
+    state: int = 0
+    """Numbers of the state of one of them, for a sequence."""
 
     @property
     def sparse(self) -> int:
@@ -129,7 +142,8 @@ class Shapes:
     reads_text: bool = True
     """False of a policy without a language model."""
     config: str = ""
-    """Content of the config.json, of a model with experts: only a model tells which of its matrices adapters may have."""
+    """Content of the config.json, of a model with experts or counted layers: only a model tells which of its matrices adapters
+    may have."""
 
     def named(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Every weight's name and shape, as in transformers and in its order; without a tied head."""
@@ -152,6 +166,11 @@ class Shapes:
         return self.tokens_of(pixels) * self.vision.merge**2
 
     @property
+    def counted(self) -> bool:
+        """Whether passes of the language model's layers are counted; the other sizes of `text` are of full attention."""
+        return self.family in COUNTED
+
+    @property
     def gated(self) -> bool:
         """Whether the tower's MLPs have three matrices, like the language model's."""
         return self.family in ("qwen2_5_vl", "glm4v_moe")
@@ -169,8 +188,9 @@ def shapes_of(config: Mapping[str, Any], what: str) -> Shapes:
     kind = str(config.get("model_type", ""))
     family = ALIKE.get(kind, kind)
     if family not in FAMILIES:
+        why = f", as {UNCOUNTED[kind]}" if kind in UNCOUNTED else ""
         raise UserError(
-            f"{what} is a {kind or 'model without a model_type'}, but mmrl plan supports only the Qwen-VL families and GLM-4.5V: "
+            f"{what} is a {kind or 'model without a model_type'}, which mmrl plan can't count{why}: it counts "
             f"{', '.join((*FAMILIES, *ALIKE))}"
         )
     try:
@@ -178,7 +198,7 @@ def shapes_of(config: Mapping[str, Any], what: str) -> Shapes:
         text = {**known, **(known.get("text_config") or {})}  # older files have the text model's keys at the top
         vision = dict(known.get("vision_config") or {})
         found = Shapes(family=family, text=_text_of(family, text, known), vision=_vision_of(family, vision, text["hidden_size"]))
-        asked = json.dumps(config) if found.text.experts else ""
+        asked = json.dumps(config) if found.text.experts or found.counted else ""
         return replace(found, config=asked, listed=listed(config) if kind in LISTED else ())
     except (KeyError, TypeError, ValueError, ZeroDivisionError, AttributeError) as error:
         raise UserError(f"{what}: its config.json has no usable {str(error).strip(chr(39)):.60}: use a complete one") from error
@@ -188,10 +208,12 @@ def _text_of(family: str, text: Mapping[str, Any], config: Mapping[str, Any]) ->
     heads = int(text["num_attention_heads"])
     tied = config.get("tie_word_embeddings")
     layers, experts = int(text["num_hidden_layers"]), _experts_of(family, text)
+    where = frozenset(_sparse(family, text) if experts else ())
+    linear = list(text.get("layer_types") or ()).count("linear_attention")
     return Text(
         layers=layers,
         hidden=int(text["hidden_size"]),
-        inner=int(text["intermediate_size"]),
+        inner=int(text["intermediate_size"] if experts is None or len(where) < layers else text.get("intermediate_size") or 0),
         heads=heads,
         kv_heads=int(text.get("num_key_value_heads") or heads),
         head_dim=int(text.get("head_dim") or int(text["hidden_size"]) // heads),
@@ -201,14 +223,30 @@ def _text_of(family: str, text: Mapping[str, Any], config: Mapping[str, Any]) ->
         norms=family in ("qwen3_vl", "qwen3_vl_moe"),
         turned=float((text.get("rope_parameters") or {}).get("partial_rotary_factor", 1.0)),
         experts=experts,
-        where=frozenset(_sparse(family, text) if experts else ()),
+        where=where,
+        linear=linear,
+        state=_state_of(text) if linear else 0,
     )
+
+
+def _state_of(text: Mapping[str, Any]) -> int:
+    """Of a gated delta net: a matrix of each head, and the last inputs of a convolution."""
+    keys, values = (int(text[f"linear_{kind}_head_dim"]) for kind in ("key", "value"))
+    heads, wide = int(text["linear_num_value_heads"]), 2 * keys * int(text["linear_num_key_heads"])
+    return heads * keys * values + (wide + heads * values) * int(text["linear_conv_kernel_dim"])
 
 
 def _experts_of(family: str, text: Mapping[str, Any]) -> Experts | None:
     if family == "qwen3_vl_moe":
         count = text["num_experts"] if "num_experts" in text else text["num_local_experts"]
         return Experts(count=int(count), chosen=int(text["num_experts_per_tok"]), inner=int(text["moe_intermediate_size"]))
+    if family == "qwen3_5_moe":
+        return Experts(
+            count=int(text["num_experts"]),
+            chosen=int(text["num_experts_per_tok"]),
+            inner=int(text["moe_intermediate_size"]),
+            shared=int(text["shared_expert_intermediate_size"]),
+        )
     if family == "glm4v_moe":
         inner = int(text["moe_intermediate_size"])
         return Experts(
@@ -231,7 +269,7 @@ def _sparse(family: str, text: Mapping[str, Any]) -> Sequence[int]:
 
 
 def _vision_of(family: str, vision: Mapping[str, Any], hidden: int) -> Vision:
-    later, glm = family in ("qwen3_vl", "qwen3_vl_moe"), family == "glm4v_moe"
+    later, glm = family in ("qwen3_vl", "qwen3_vl_moe", *COUNTED), family == "glm4v_moe"
     layers = int(vision.get("depth", 27 if later else 32))
     full = vision.get("fullatt_block_indexes", (7, 15, 23, 31)) if family == "qwen2_5_vl" else range(layers)
     if family == "qwen2_vl":  # its `hidden_size` is the width of the tower's output
@@ -251,7 +289,7 @@ def _vision_of(family: str, vision: Mapping[str, Any], hidden: int) -> Vision:
         merge=int(vision.get("spatial_merge_size", 2)),
         window=int(vision.get("window_size", 112)) if family == "qwen2_5_vl" else 0,
         full_layers=sum(0 <= i < layers for i in full),
-        taps=len(vision.get("deepstack_visual_indexes", (8, 16, 24))) if later else 0,
+        taps=len(vision.get("deepstack_visual_indexes", (8, 16, 24))) if later and family not in COUNTED else 0,
         places=int(vision.get("num_position_embeddings", 2304)) if later else 0,
         context=inner if glm else 0,
     )

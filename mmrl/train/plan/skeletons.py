@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from mmrl.api.errors import shorten
@@ -48,7 +48,8 @@ def listed(data: Mapping[str, Any]) -> tuple[tuple[str, tuple[int, ...]], ...]:
     return tuple((name, tuple(p.shape)) for name, p in skeleton(json.dumps(data)).named_parameters())
 
 
-def linear_layers(config: str, adapted: Sequence[str], packed: Sequence[str]) -> tuple[frozenset[str], frozenset[str]]:
+@functools.lru_cache(16)
+def linear_layers(config: str, adapted: tuple[str, ...], packed: tuple[str, ...]) -> tuple[frozenset[str], frozenset[str]]:
     """Names of the layers of a model that get adapters by these parts and patterns, and of those that are kept in 4 bits. config:
     content of its config.json. Raises UserError for a part without such layers, and if no layer gets adapters."""
     from mmrl.policies.lora import adapted_layers, quantised_layers

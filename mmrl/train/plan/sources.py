@@ -1,31 +1,9 @@
-"""Find the shapes of a run's model: in its folder, in the table of published models, or on the hub. Reads no weights."""
+"""Find the shapes of a run's model: those that its config says, or those of passes that a policy says."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
-
-from mmrl.api.errors import UserError, shorten
 from mmrl.config.sections import PolicyConfig
-from mmrl.policies.names import refuse_path
-from mmrl.registry import plugins
-from mmrl.train.plan.acting import vla_shapes
-from mmrl.train.plan.published import LIMITS, PUBLISHED, published
-from mmrl.train.plan.shapes import Shapes, shapes_of
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """A model's shapes and their source."""
-
-    shapes: Shapes
-    source: str
-    """Where the shapes are from, in words."""
-    most_pixels: int
-    """Pixels above which the model's processor shrinks an image."""
+from mmrl.train.plan.configs import Found, read_shapes
 
 
 def find_shapes(config: PolicyConfig, model: str = "", online: bool = True) -> Found:
@@ -35,80 +13,9 @@ def find_shapes(config: PolicyConfig, model: str = "", online: bool = True) -> F
     if the hub can't be reached.
     """
     name = model or config.model
-    if config.kind not in ("vlm", "vla"):
-        from mmrl.train.plan.acting_passes import passes_of  # imports torch
+    if config.kind in ("vlm", "vla"):
+        return read_shapes(config, name, online)
+    from mmrl.train.plan.acting_passes import passes_of  # imports torch
 
-        shapes = passes_of(config.model_copy(update={"model": name})).shapes
-        return Found(shapes=shapes, source=f"the configuration of {name}", most_pixels=0)
-    if config.options:
-        from mmrl.policies.load import checked_options  # imports torch
-
-        checked_options(config, plugins.registry().get("policies", config.kind))
-    data, source, limit = _config(beneath(name), online)
-    if config.kind == "vla":
-        shapes = vla_shapes(data, config, f"policy.model {name!r}")
-        return Found(shapes=shapes, source=source, most_pixels=limit or LIMITS[shapes.family])
-    shapes = shapes_of(data, f"policy.model {name!r}")
-    return Found(shapes=shapes, source=source, most_pixels=limit or LIMITS[shapes.family])
-
-
-def beneath(name: str) -> str:
-    """The base model of a folder of adapters; other names unchanged."""
-    if name.startswith("tiny:") or not Path(name).is_dir():
-        return name
-    from mmrl.policies.lora import adapter_chain
-
-    return adapter_chain(name)[1]
-
-
-def _config(name: str, online: bool) -> tuple[Mapping[str, Any], str, int]:
-    """(content of config.json, its source, the processor's limit of pixels or 0)."""
-    if name.startswith("tiny:"):
-        from mmrl.policies.vlm import tiny
-
-        options = tiny.parse(name, 0)
-        config = tiny.skeleton(options["family"], hidden=options["hidden"], layers=options["layers"]).config.to_dict()
-        patch = (config.get("vision_config") or {}).get("patch_size", 14)
-        return config, "built in", 1024 * (2 * patch) ** 2
-    if (known := published(name)) is not None:
-        return known, "the table of published models", 0
-    if Path(name).is_dir():
-        return _read(Path(name) / "config.json"), str(Path(name) / "config.json"), _limit(Path(name))
-    refuse_path(name, "give a folder with a transformers checkpoint or a hub name")
-    from transformers import PreTrainedConfig
-
-    try:
-        config = PreTrainedConfig.get_config_dict(name, local_files_only=not online)[0]
-    except Exception as error:
-        raise UserError(
-            f"{name!r}: its config can't be fetched from the hub ({shorten(error)[:120]}): give a folder with its "
-            f"config.json; these need no hub: {', '.join(PUBLISHED)}",
-            key="policy.model",
-        ) from error
-    if not config:
-        raise UserError(f"{name!r} has no config.json on the hub: give a folder with one", key="policy.model")
-    return config, "the hub", 0
-
-
-def _read(path: Path) -> Mapping[str, Any]:
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} can't be read ({shorten(error)[:120]}): give a folder with a transformers checkpoint") from error
-    if not isinstance(config, dict):
-        raise UserError(f"{path} is not a JSON object: give a folder with a transformers checkpoint")
-    return config
-
-
-def _limit(folder: Path) -> int:
-    """The limit of pixels in the processor's file; 0 if there is none."""
-    for name in ("preprocessor_config.json", "processor_config.json"):
-        try:
-            data = json.loads((folder / name).read_text(encoding="utf-8"))
-            data = data.get("image_processor", data)
-            size = data.get("max_pixels") or (data.get("size") or {}).get("longest_edge")
-            if isinstance(size, int) and size > 10_000:  # smaller numbers are lengths of a side
-                return size
-        except (OSError, ValueError, AttributeError, RecursionError):
-            continue
-    return 0
+    shapes = passes_of(config.model_copy(update={"model": name})).shapes
+    return Found(shapes=shapes, source=f"the configuration of {name}", most_pixels=0)

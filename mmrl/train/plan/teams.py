@@ -10,7 +10,9 @@ from mmrl.train.plan.workload import Micro
 
 def slice_of(micro: Micro, team: int) -> Micro:
     """What one of a team computes of a micro-batch that they share."""
-    return replace(micro, length=-(-micro.length // team), patches=-(-micro.patches // team))
+    if team == 1:
+        return micro
+    return replace(micro, prompt=0, completion=0, members=(), length=-(-micro.length // team), patches=-(-micro.patches // team))
 
 
 def whole_rows(shapes: Shapes, micro: Micro, team: int, b: int, dense: bool) -> int:

@@ -72,7 +72,9 @@ class Counter(TorchDispatchMode):
         if fresh or func._schema.is_mutable:  # a view computes nothing
             self.operations += 1
             size = float(sum(x.numel() * x.element_size() for x in (*given, *made)))
-            if count := flop_registry.get(func._overloadpacket):
+            if func._overloadpacket is torch.ops.aten.linalg_solve_triangular:
+                self.products.append((float(args[1].numel() * args[0].shape[-1]), size))
+            elif count := flop_registry.get(func._overloadpacket):
                 self.products.append((float(count(*args, **(kwargs or {}), out_val=out)), size))
             else:
                 self.moved += size
@@ -113,35 +115,67 @@ class _Fused(torch.autograd.Function):
     """Attention as torch's fused kernels do it: the matrix of all pairs is never kept."""
 
     @staticmethod
-    def forward(ctx: Any, count: Any, query: Any, key: Any, value: Any, mask: Any) -> Any:
-        out = query.new_empty(*query.shape[:-1], value.shape[-1])
+    def forward(ctx: Any, count: Any, query: Any, key: Any, value: Any, mask: Any, by_tokens: bool) -> Any:
+        shape = (*query.shape[:-1], value.shape[-1])
+        out = torch.empty_like(query) if query.shape == shape else query.new_empty(shape)  # laid out as queries are
+        if by_tokens:
+            out = query.new_empty(shape[0], shape[2], shape[1], shape[3]).transpose(1, 2)
         count(query, key)
-        ctx.count, ctx.kept = count, (mask, query.new_empty(query.shape[:-1], dtype=torch.float32))
-        ctx.save_for_backward(query, key, value, out)
+        ctx.count, ctx.mask = count, mask
+        ctx.save_for_backward(query, key, value, out, query.new_empty(query.shape[:-1], dtype=torch.float32))
         return out
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:  # type: ignore[override]
-        query, key, value, _ = ctx.saved_tensors
+        query, key, value, *_ = ctx.saved_tensors
         for _ in range(2):
             ctx.count(query, key)
-        return None, torch.empty_like(query), torch.empty_like(key), torch.empty_like(value), None
+        return None, torch.empty_like(query), torch.empty_like(key), torch.empty_like(value), None, None
+
+
+class _Grouped(torch.autograd.Function):
+    """Products of rows with the weights of their experts, which torch's own on the meta device takes in bfloat16 alone."""
+
+    @staticmethod
+    def forward(ctx: Any, count: Any, rows: Any, weights: Any) -> Any:
+        count(rows, weights)
+        ctx.count, ctx.shape = count, rows.shape
+        ctx.save_for_backward(rows if ctx.needs_input_grad[2] else None, weights)
+        return rows.new_empty(rows.shape[0], weights.shape[-1])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:  # type: ignore[override]
+        weights, found = ctx.saved_tensors[1], []
+        rows = weights.new_empty(ctx.shape)
+        for each, needed in zip((rows, weights), ctx.needs_input_grad[1:], strict=True):
+            if needed:
+                ctx.count(rows, weights)
+            found.append(torch.empty_like(each) if needed else None)
+        return None, *found
 
 
 class FusedAttention(TorchFunctionMode):
-    """In place of torch's attention, which on the meta device would be that of no kernel."""
+    """In place of torch's attention and grouped products, which on the meta device would be those of no kernel."""
 
-    def __init__(self, counter: Counter) -> None:
+    def __init__(self, counter: Counter, by_tokens: bool = False) -> None:
+        """by_tokens: the outputs of all heads of a token lie together, as attention by blocks leaves them."""
         super().__init__()
-        self.counter = counter
+        self.counter, self.by_tokens = counter, by_tokens
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if func is torch._grouped_mm:
+            return _Grouped.apply(self._multiplied, *args[:2])
         if func is not ATTENTION:
             return func(*args, **kwargs)
         query, key, value = (*args, *(kwargs[name] for name in ("query", "key", "value") if name in kwargs))[:3]
         mask = args[3] if len(args) > 3 else kwargs.get("attn_mask")
-        return _Fused.apply(self._count, query, key, value, mask)
+        return _Fused.apply(self._count, query, key, value, mask, self.by_tokens)
+
+    def _multiplied(self, rows: torch.Tensor, weights: torch.Tensor) -> None:
+        out = rows.shape[0] * weights.shape[-1]
+        self.counter.products.append((2.0 * out * rows.shape[1], float((rows.numel() + out) * rows.element_size())))
+        self.counter.operations += 1
 
     def _count(self, query: torch.Tensor, key: torch.Tensor) -> None:
         self.counter.attention += 4.0 * math.prod(query.shape) * key.shape[-2]
@@ -187,6 +221,32 @@ def kept_of(work: Callable[[], torch.Tensor]) -> int:
     counter.forget()
     del result
     return found
+
+
+@torch.enable_grad()
+def saved_by(work: Callable[[], torch.Tensor], shared: Sequence[torch.Tensor], by_tokens: bool) -> int:
+    """Bytes that torch keeps of a pass for its gradients, besides weights. shared: tensors that aren't counted. by_tokens: see
+    `FusedAttention`."""
+    kept: dict[int, torch.Tensor] = {}
+
+    def keep(saved: torch.Tensor) -> torch.Tensor:
+        kept[saved.untyped_storage()._cdata] = saved
+        return saved
+
+    counter = Counter()
+    hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda saved: saved)
+    with counter, FusedAttention(counter, by_tokens), hooks:
+        result = work()
+    counter.forget()
+    left = {each.untyped_storage()._cdata for each in shared}
+    found = sum(t.untyped_storage().nbytes() for key, t in kept.items() if key not in left and not _is_weight(t))
+    del result
+    return found
+
+
+def _is_weight(kept: torch.Tensor) -> bool:
+    base = kept if kept._base is None else kept._base
+    return isinstance(base, torch.nn.Parameter)
 
 
 def _holding() -> Any:

@@ -57,6 +57,8 @@ class Trained:
     """Weights of the largest layer of the language model; sharded weights are gathered layer by layer."""
     inside: int
     """Weights of all its layers."""
+    lora: str = ""
+    """JSON of `policy.lora`; empty without adapters."""
     penalised: bool = False
     """Whether the routers of a mixture of experts have a penalty, for which their scores are kept."""
 
@@ -69,7 +71,9 @@ def trained(shapes: Shapes, lora: LoraConfig | None, stage: Stage) -> Trained:
     nf4: list[int] = []
     known = lora is not None and bool(shapes.config)
     adapted, packed = (
-        linear_layers(shapes.config, lora.target_modules, lora.nf4) if lora and known else (frozenset(), frozenset())
+        linear_layers(shapes.config, tuple(lora.target_modules), tuple(lora.nf4))
+        if lora and known
+        else (frozenset(), frozenset())
     )
     if lora:
         for name, shape in named.items():
@@ -105,6 +109,7 @@ def trained(shapes: Shapes, lora: LoraConfig | None, stage: Stage) -> Trained:
         vision=any(part_of(n) in ("vision", "projector") for n in mine),
         plain=not added,
         rank=lora.rank if lora else 0,
+        lora=lora.model_dump_json(exclude_unset=True) if lora else "",
         adapted=frozenset(n.split(".")[-4] for n in added if ".layers." in n and part_of(n) == "language"),
         layer=max(layers.values(), default=0),
         inside=sum(layers.values()),

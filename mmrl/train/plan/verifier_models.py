@@ -12,11 +12,11 @@ from typing import Any
 
 from mmrl.config.sections import RunConfig
 from mmrl.registry import plugins
+from mmrl.train.plan.configs import beneath
 from mmrl.train.plan.machines import Machine
 from mmrl.train.plan.memory import Part
 from mmrl.train.plan.published import published
 from mmrl.train.plan.shapes import shapes_of
-from mmrl.train.plan.sources import beneath
 
 BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TypeVar
 
 from mmrl.api.errors import UserError
 from mmrl.api.sampling import Rounds
@@ -13,8 +15,11 @@ from mmrl.config.sections import RunConfig, Stage, TrainConfig
 from mmrl.train.plan.shapes import Shapes
 from mmrl.train.plan.step import per_learner, step_of
 
+K = TypeVar("K")
+CHUNK = 64
+"""Tokens of a chunk of a gated delta net: `chunk_size` of `torch_chunk_gated_delta_rule` in transformers' modeling_qwen3_5.py."""
 MOST = 2**18
-"""Maximal number of completions of a learner's step in a plan, which counts their micro-batches one by one."""
+"""Maximal number of completions of a learner's step in a plan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,12 +53,25 @@ class Micro:
     """Tokens of a row's prompt; 0 if a row is one sequence of `length`."""
     completion: int = 0
     """Tokens of a completion."""
-    members: tuple[int, ...] = ()
-    """Completions that share the prompt, in each row."""
+    members: tuple[tuple[int, int], ...] = ()
+    """(completions that share the prompt of a row, number of such rows)."""
 
     @property
     def tokens(self) -> int:
         return self.rows * self.length
+
+    @property
+    def pieces(self) -> tuple[tuple[int, int], ...]:
+        """(number of sequences, their length) that layers with a state go through: the prompts of rows, and their completions,
+        each from the state of its prompt."""
+        if not self.members:
+            return ((self.rows, self.length),)
+        return (self.rows, self.prompt), (sum(n * rows for n, rows in self.members), self.completion)
+
+    @property
+    def chunks(self) -> int:
+        """Chunks of linear attention in all sequences."""
+        return sum(count * -(-length // CHUNK) for count, length in self.pieces)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,8 +93,8 @@ class Workload:
     completion: int
     sampled: Rounds
     """What is sampled, by the policy or the teacher."""
-    micro: tuple[Micro, ...]
-    """Micro-batches of one pass over what the step trains on."""
+    micro: Counter[Micro]
+    """How often each micro-batch occurs in one pass over what the step trains on."""
     perhaps: Rounds = ()
     """What is sampled besides if groups fail or are left out."""
     trained: Rounds = ()
@@ -99,7 +117,7 @@ class Workload:
     """Those without logits: of the balance loss of experts."""
     twins: int = 1
     """Passes with gradients at a time: 2 if the policy that sees less of the images learns too."""
-    shown: tuple[Micro, ...] = ()
+    shown: Counter[Micro] = field(default_factory=Counter)
     """Micro-batches of completions that are imitated beside."""
     shown_times: int = 0
     """Passes over them."""
@@ -134,10 +152,9 @@ def workload(config: RunConfig, stage: Stage, shapes: Shapes, sizes: Sizes, lear
             f"mmrl plan supports: lower its {size}"
         )
     shared = config.train.packing != "per-completion"
-    groups = [size for n, size in trained for _ in range(n)]
-    parts = [part for k in range(step.minibatches) if (part := groups[k :: step.minibatches])]
+    parts = dealt(trained, step.minibatches)
     packed = partial(_packed, prompt_tokens, sizes, patches * sizes.images, config.train)
-    updates = step.epochs * len(parts)
+    updates = step.epochs * parts.total()
     return Workload(
         kind=stage.kind,
         prompts=-(-step.asked // learners),
@@ -151,46 +168,84 @@ def workload(config: RunConfig, stage: Stage, shapes: Shapes, sizes: Sizes, lear
         sampled=sampled,
         perhaps=perhaps,
         trained=trained,
-        micro=tuple(m for part in parts for m in packed(part, shared)),
+        micro=sum_of((packed(dict(part), shared), n) for part, n in parts.items()),
         epochs=step.epochs,
         updates=updates + step.shown_once,
         reference=step.reference,
         looked_at=step.looked_at,
         states=step.states,
         twins=step.twins,
-        shown=tuple(packed([1] * -(-step.shown // learners), shared)),
+        shown=packed({1: -(-step.shown // learners)}, shared),
         shown_times=1 if step.shown_once else updates,
     )
 
 
-def _packed(prompt: int, sizes: Sizes, patches: int, train: TrainConfig, groups: Sequence[int], shared: bool) -> Iterator[Micro]:
+def dealt(rounds: Rounds, parts: int) -> Counter[tuple[tuple[int, int], ...]]:
+    """Groups dealt out to mini-batches in turn: (completions of a group, number of such groups) in each -> number of mini-batches
+    with the same; none for those that get nothing."""
+    found: Counter[tuple[tuple[int, int], ...]] = Counter()
+    for k in range(min(parts, sum(n for n, _ in rounds))):
+        part: Counter[int] = Counter()
+        before = 0
+        for n, size in rounds:
+            part[size] += (before + n - 1 - k) // parts - (before - 1 - k) // parts  # places of these that are k modulo parts
+            before += n
+        found[tuple(part.items())] += 1
+    return found
+
+
+def sum_of(counted: Iterable[tuple[Mapping[K, int], int]]) -> Counter[K]:
+    """All of these, each as often as it is said behind it."""
+    found: Counter[K] = Counter()
+    for each, times in counted:
+        for one, n in each.items():
+            found[one] += n * times
+    return found
+
+
+def _packed(
+    prompt: int, sizes: Sizes, patches: int, train: TrainConfig, groups: Mapping[int, int], shared: bool
+) -> Counter[Micro]:
     """Micro-batches as `mmrl.train.update.pack_conversations` fills them if all completions have maximal length: a row is a
-    prompt and completions; a micro-batch is rows of similar length that fit the budget together. groups: completions of each."""
+    prompt and completions; a micro-batch is rows of similar length that fit the budget together. groups: completions of a group
+    -> number of such groups."""
     budget = train.micro_batch_tokens
     most = max(1, (budget - prompt) // sizes.completion) if shared else 1
-    members = sorted(n for group in groups for n in _split(group, min(group, most)))
-    rows: list[int] = []
-    for n in members:
-        if rows and (len(rows) + 1) * (prompt + n * sizes.completion) > budget:
-            yield _micro(rows, prompt, sizes, patches)
-            rows = []
-        rows.append(n)
+    found: Counter[Micro] = Counter()
+    rows: Counter[int] = Counter()  # of the micro-batch that is being filled
+    for members, count in sorted(_rows(groups, most).items()):
+        fit = max(1, budget // (prompt + members * sizes.completion))
+        if rows and rows.total() >= fit:
+            found[_micro(rows, prompt, sizes, patches)] += 1
+            rows = Counter()
+        rows[members] = taken = min(count, fit - rows.total())
+        if left := count - taken:
+            found[_micro(rows, prompt, sizes, patches)] += 1
+            full, rest = divmod(left - 1, fit)  # the last one stays open
+            found[_micro(Counter({members: fit}), prompt, sizes, patches)] += full
+            rows = Counter({members: rest + 1})
     if rows:
-        yield _micro(rows, prompt, sizes, patches)
+        found[_micro(rows, prompt, sizes, patches)] += 1
+    return +found
 
 
-def _split(group: int, at_once: int) -> Iterator[int]:
-    for start in range(0, group, at_once):
-        yield min(at_once, group - start)
+def _rows(groups: Mapping[int, int], most: int) -> Counter[int]:
+    """Completions of a row -> number of such rows, with at most so many completions."""
+    found: Counter[int] = Counter()
+    for size, n in groups.items():
+        found[min(size, most)] += n * (size // min(size, most))
+        found[size % min(size, most)] += n
+    found.pop(0, None)
+    return +found
 
 
-def _micro(rows: list[int], prompt: int, sizes: Sizes, patches: int) -> Micro:
+def _micro(rows: Counter[int], prompt: int, sizes: Sizes, patches: int) -> Micro:
     return Micro(
-        rows=len(rows),
+        rows=rows.total(),
         length=prompt + max(rows) * sizes.completion,
-        patches=len(rows) * patches,
-        targets=sum(rows) * sizes.completion,
+        patches=rows.total() * patches,
+        targets=sum(n * many for n, many in rows.items()) * sizes.completion,
         prompt=prompt,
         completion=sizes.completion,
-        members=tuple(rows),
+        members=tuple(rows.items()),
     )

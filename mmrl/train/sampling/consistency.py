@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate, chain
+from typing import Any
 
 import torch
 
@@ -18,6 +19,8 @@ from mmrl.train.sampling.groups import judged
 
 CONSISTENCY = "consistency"
 """The part of the reward."""
+BROKEN = "\N{REPLACEMENT CHARACTER}"
+"""What decoders write for a part of a sign."""
 
 
 def pay_consistency(
@@ -27,12 +30,12 @@ def pay_consistency(
     token under the reference model, of all ranks."""
     assert isinstance(policy, VLM)  # see `mmrl.train.checks.run_file`
     rollouts = [r for group in groups for r in group.rollouts]
+    texts = TokenTexts(policy.reader.tokenizer)
     confidence_N = torch.zeros(len(rollouts), dtype=torch.float64, device=reference_NT.device)
     for n, rollout in enumerate(rollouts):
         if isinstance(rollout, Conversation) and not rollout.is_stub:
             ids = list(chain.from_iterable(turn.token_ids for turn in rollout.turns))
-            pieces = policy.reader.tokenizer.convert_ids_to_tokens(ids)
-            answer = answer_tokens(pieces, config.opening, config.closing)
+            answer = answer_tokens(texts(ids), config.opening, config.closing)
             if answer:
                 confidence_N[n] = reference_NT[n, answer.start : answer.stop].double().mean().exp()
     confidence_N = all_reduce_sum(confidence_N).cpu()  # each rank knows the tokens of its own
@@ -50,11 +53,46 @@ def pay_consistency(
     return found | ({"consistency/confidence": sum(sure) / len(sure)} if sure else {})
 
 
+class TokenTexts:
+    """The text of each token among others, as a reader sees it. A tokenizer's own names of tokens encode blanks and signs that
+    aren't ASCII, and decoding a token alone drops blanks in front and parts of signs."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
+        self.before = tokenizer.encode("a", add_special_tokens=False)
+        """Tokens in front of all others, as some decoders drop a text's first blank."""
+        self.skipped = 0
+        self.skipped = len(self._decoded([]))
+        self.known: dict[int, str] = {}
+
+    def __call__(self, ids: Sequence[int]) -> list[str]:
+        """Of a sign that several tokens make up, the last one has the text, and the others none."""
+        texts, begun = list[str](), list[int]()
+        for id in ids:
+            if id not in self.known:
+                self.known[id] = self._decoded([id])
+            if not begun and BROKEN not in self.known[id]:
+                texts.append(self.known[id])
+                continue
+            begun.append(id)
+            whole = self._decoded(begun)
+            if whole.endswith(BROKEN) and len(begun) < 4:  # UTF-8 has at most four bytes a sign
+                texts.append("")
+            else:
+                texts.append(whole)
+                begun = []
+        return [*texts[:-1], self._decoded(begun)] if begun else texts
+
+    def _decoded(self, ids: Sequence[int]) -> str:
+        whole: str = self.tokenizer.decode([*self.before, *ids], skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return whole[self.skipped :]
+
+
 def answer_tokens(pieces: Sequence[str], opening: str = "<answer>", closing: str = "</answer>") -> range:
     """The places of the tokens of the last answer: those that begin at the last sign of the opening tag (as a rule its bracket,
     as in GRPO-CARE's code) or after it, to the closing tag or the end. Empty without the opening tag.
 
-    pieces: the tokens' texts, see `convert_ids_to_tokens`; those of signs that aren't ASCII may be encoded.
+    pieces: the tokens' texts, see `TokenTexts`.
     """
     text = "".join(pieces)
     start = text.rfind(opening)

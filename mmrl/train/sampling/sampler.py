@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from mmrl.api.errors import PluginError
+from mmrl.api.episodes import Conversation
+from mmrl.api.errors import PluginError, UserError
 from mmrl.api.interfaces import Task
-from mmrl.api.sampling import Group, SamplingRule, portion
+from mmrl.api.sampling import Continued, Group, SamplingRule, portion
 from mmrl.api.seeds import derive
 from mmrl.api.types import Prompt, Rollout
 from mmrl.compute import ranks
@@ -25,7 +27,7 @@ from mmrl.train.sampling.guard import applied, counted
 from mmrl.train.sampling.numbers import StepNumbers, group_sizes
 from mmrl.train.sampling.reward_weights import RewardWeights
 from mmrl.train.sampling.rule_states import RuleState, states_of
-from mmrl.train.sampling.smoke_gold import AddGold
+from mmrl.train.sampling.smoke_gold import SmokeGold
 from mmrl.train.sampling.source import EncodedPrompt, Prompts, PromptSource
 
 if TYPE_CHECKING:
@@ -52,7 +54,7 @@ class Sampler:
         self.run, self.stage, self.source, self.rules = run, stage, source, rules
         self.stub = partial(group_stub, states=states)
         """Makes what other ranks get in place of a group."""
-        self.add_gold: AddGold | None = None
+        self.add_gold: SmokeGold | None = None
         """Puts gold completions among those of a smoke run."""
         self.weights = RewardWeights(run, stage)
         self.scoring = [rule for rule in rules if rule.phase == "score"]
@@ -162,6 +164,40 @@ class SamplingStep:
 
     def complete(self, groups: Sequence[Group], prompts: Sequence[Prompt], share: float = 1.0) -> list[Group]:
         return self._complete({g.number: self._instead(g, p) for g, p in zip(groups, prompts, strict=True)}, share)
+
+    def go_on(
+        self, rollouts: Sequence[Rollout], begun: Sequence[str], temperature: float | None = None, most: int | None = None
+    ) -> list[Continued]:
+        if self.selecting:
+            raise PluginError('sample.go_on() is for the phase "score": write `phase = "score"` in the rule\'s class')
+        if len(rollouts) != len(begun) or (most is not None and most < 1):
+            raise PluginError(
+                f"sample.go_on(): {len(rollouts)} answers need as many texts, not {len(begun)}; most: from 1, not {most}"
+            )
+        answers = [_single_answer(rollout) for rollout in rollouts]
+        endings = self.sampler.add_gold.endings(answers) if self.sampler.add_gold else [None] * len(answers)
+        alike: dict[SamplingParams, list[int]] = {}
+        numbers: list[int] = []
+        seed, seen = self.seed, Counter[int]()
+        self.calls += 1
+        for n, answer in enumerate(answers):
+            alike.setdefault(self.run.sampling(answer.prompt.task, seed, temperature), []).append(n)
+            numbers.append(derive(answer.group, seen[answer.group]))
+            seen[answer.group] += 1
+        found: dict[int, Continued] = {}
+        with self.clock("generate"):
+            for how, chosen in alike.items():
+                continued = self.run.collector.go_on(
+                    [answers[n] for n in chosen],
+                    [begun[n] for n in chosen],
+                    how,
+                    version=self.at.version,
+                    numbers=[numbers[n] for n in chosen],
+                    most=most,
+                    endings=[endings[n] for n in chosen],
+                )
+                found |= zip(chosen, continued, strict=True)
+        return [found[n] for n in range(len(answers))]
 
     def score(self, groups: Sequence[Group], without: Collection[str] = ()) -> None:
         rollouts = [r for g in groups for r in g.rollouts]
@@ -281,6 +317,16 @@ class SamplingStep:
 
     def _instead(self, group: Group, prompt: Prompt) -> EncodedPrompt:
         return group.place, prompt, self.run.collector.encode([prompt])[0]
+
+
+def _single_answer(rollout: Rollout) -> Conversation:
+    """The rollout, if it is one answer in words. Raises UserError for others."""
+    task = rollout.prompt.task
+    if not isinstance(rollout, Conversation):
+        raise UserError(f"task {task!r} acts, and only answers in words go on from a begun one: leave the task or the rule out")
+    if len(rollout.turns) != 1 or rollout.media_rows:
+        raise UserError(f"task {task!r} has episodes of several turns, which don't go on from a begun answer: leave it out")
+    return rollout
 
 
 def _beside(group: Group, rollouts: list[Rollout]) -> Group:

@@ -3,13 +3,13 @@ games of the policy with itself would never be played."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mmrl.api.errors import NoGold, PluginError, UserError
 from mmrl.api.sampling import Group
-from mmrl.api.types import Prompt
+from mmrl.api.types import Prompt, Rollout
 from mmrl.data.prompts import gold_completion
 
 if TYPE_CHECKING:
@@ -20,9 +20,6 @@ GOLD = "smoke_gold"
 """The note of a group: gold completions are among its own."""
 LOOKED_AT = 8
 """Prompts whose gold completions are looked at for one that is another than a prompt's own."""
-
-AddGold = Callable[[Sequence[Group], int, bool], None]
-"""(groups that aren't scored yet, index of the step in its stage, whether they are the first of the step) -> None."""
 
 
 class SmokeGold:
@@ -39,7 +36,8 @@ class SmokeGold:
         self.run, self.split = run, stage.split
 
     def __call__(self, groups: Sequence[Group], step: int, first: bool) -> None:
-        """Change groups of this rank in place. See `AddGold`."""
+        """Change groups of this rank in place, which aren't scored yet. step: its index in the stage. first: they are the first
+        of the step."""
         for group in groups:
             size = len(group.rollouts)
             if first and group.number % 2 != (size == 1):  # of two groups of one, the step keeps the first
@@ -55,6 +53,11 @@ class SmokeGold:
             gold_rollouts = [replace(r, group=group.number) for r in shown]
             group.rollouts = [*group.rollouts[: size - len(texts)], *gold_rollouts]
             group.notes[GOLD] = True
+
+    def endings(self, rollouts: Sequence[Rollout]) -> list[str | None]:
+        """With what answers end that go on from begun ones: every second one with its gold completion, and the others with what
+        is sampled, None."""
+        return [self.of(rollout.prompt) if n % 2 == 0 else None for n, rollout in enumerate(rollouts)]
 
     def of(self, prompt: Prompt) -> str | None:
         """The gold completion of a prompt; None where none can be put in: in a simulator, or if the task knows none."""

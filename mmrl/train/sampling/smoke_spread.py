@@ -23,14 +23,14 @@ BEFORE = (SuccessFilter, DynamicSampling, Oversampling, OverlongMask)
 
 class SmokeSpread(SamplingRule):
     """Where all groups lack spread, every second rollout (or group) is paid more: then the update is shown, and the reward
-    isn't."""
+    isn't. With rules that leave groups out, every second group stays as it is, so that they leave some out."""
 
     phase: ClassVar[Literal["score", "select"]] = "select"
 
-    def __init__(self, in_groups: bool, pays: float = 1.0) -> None:
+    def __init__(self, in_groups: bool, pays: float = 1.0, spares: bool = False) -> None:
         """in_groups: rollouts are compared within a group; otherwise over the step. pays: what is paid more, which should count
-        as a success."""
-        self.in_groups, self.pays = in_groups, pays
+        as a success. spares: with `in_groups`, leave every second group without spread."""
+        self.in_groups, self.pays, self.spares = in_groups, pays, spares
 
     def __call__(self, groups: list[Group], sample: StepSampler) -> list[Group]:
         for group in self._flat(groups):
@@ -39,13 +39,14 @@ class SmokeSpread(SamplingRule):
         return groups
 
     def _flat(self, groups: Sequence[Group]) -> Sequence[Group]:
-        """All groups if none has spread; over the step, every second group if all rewards are the same."""
+        """Those that are paid, if none has spread: all groups, or every second one; over the step, every second one."""
         if self.in_groups:
-            return [] if any(group.spread for group in groups) else groups
+            return [] if any(group.spread for group in groups) else groups[:: 2 if self.spares else 1]
         return [] if len({reward for group in groups for reward in group.rewards}) > 1 else groups[::2]
 
     def counts(self, groups: Sequence[Group]) -> Mapping[str, float]:
-        return {f"sampling/{name}": float(sum(name in group.notes for group in groups)) for name in (GOLD, DRAWN)}
+        found = {f"sampling/{name}": float(sum(name in group.notes for group in groups)) for name in (GOLD, DRAWN)}
+        return found | {"sampling/smoke_groups": float(len(groups))}
 
 
 def needs_spread(algorithm: Algorithm) -> bool:
@@ -57,4 +58,5 @@ def with_spread(rules: Sequence[SamplingRule], stage: RlStage, algorithm: Algori
     """The rules of a smoke run's stage, with `SmokeSpread`."""
     in_groups = algorithm.compares and stage.settings.get("baseline") != "batch"
     at = next((i for i, rule in enumerate(rules) if isinstance(rule, BEFORE)), len(rules))
-    return [*rules[:at], SmokeSpread(in_groups, max(1.0, stage.success_threshold)), *rules[at:]]
+    spread = SmokeSpread(in_groups, max(1.0, stage.success_threshold), any(rule.leaves_out for rule in rules[at:]))
+    return [*rules[:at], spread, *rules[at:]]

@@ -32,7 +32,7 @@ from mmrl.train.update.loss_weights import check_loss_output, off_policy_weights
 from mmrl.train.update.measured import Measured
 from mmrl.train.update.optimizer import Optimizer
 from mmrl.train.update.packer import Dealt
-from mmrl.train.update.penalties import Penalties
+from mmrl.train.update.penalties import Penalties, reference_logprobs
 from mmrl.train.update.redealing import dealt, table
 from mmrl.train.update.routing import Routing
 
@@ -197,16 +197,16 @@ class Learner:
         """Accumulate the gradients of the objective. old: log-probabilities before the update; appended to in the first pass.
         measured: what the loss needs besides its inputs, for each micro-batch; empty if it needs nothing."""
         sums = dict.fromkeys(SUMS, torch.zeros((), dtype=torch.float64, device=self.policy.device))  # the same on every rank
-        targets = all_reduce_sum(
-            _sum([(~m.returns_L.isnan()).sum() for m in batch.micro if m.returns_L is not None], self.policy.device)
-        )
+        counts = [(~m.returns_L.isnan()).sum() for m in batch.micro if m.returns_L is not None]
+        targets = all_reduce_sum(_sum(counts, self.policy.device))
         self.routing.prepare(batch)
         with self._checkpointing():
-            for i, micro in enumerate(batch.micro):
+            references = reference_logprobs(self.penalties.reference, batch, self.temperature)
+            for i, (micro, reference_L) in enumerate(zip(batch.micro, references, strict=False)):
                 if self.over_vocabulary:
                     loss_L, found = self._diverge(micro)
                 else:
-                    loss_L, found = self._objective(micro, batch, old, i, kl, measured[i] if measured else ())
+                    loss_L, found = self._objective(micro, batch, old, i, kl, measured[i] if measured else (), reference_L)
                 loss = weight * average(loss_L, micro, batch, self.normalise, self.constant) + self.routing.penalty(batch)
                 if "value_loss" in found and self.critic is not None:
                     loss = loss + self.critic.config.value_coef * found["value_loss"] / targets.clamp_min(1)
@@ -224,6 +224,7 @@ class Learner:
         i: int,
         kl: float,
         measured: Sequence[torch.Tensor],
+        reference_L: torch.Tensor | None,
     ) -> tuple[torch.Tensor, Sums]:
         """(loss of each token, with KL penalty and entropy bonus; sums for metrics)."""
         stage, critic = self.rl, self.critic
@@ -248,7 +249,7 @@ class Learner:
         own_L = sampled_L & ~micro.off_policy_L
         weight_L, weighed = off_policy_weights(stage, inputs, old[i], micro.sampler_logprobs_L, own_L)
         loss_L = loss_L if weight_L is None else loss_L * weight_L
-        loss_L, added = self.penalties(loss_L, micro, out, inputs.old_logprobs_L, old[i], kl)
+        loss_L, added = self.penalties(loss_L, micro, out, inputs.old_logprobs_L, old[i], kl, reference_L)
         gap_L = (micro.sampler_logprobs_L - old[i]).abs().where(own_L, 0.0)
         sums = {"entropy": out.entropy_L.sum(), "clip_share": clipped_L.sum(), **added}
         if stage and stage.stop_kl is not None:
@@ -343,19 +344,18 @@ class Learner:
         shape = (len(batch.lengths_N), int(batch.lengths_N.max()) if len(batch.lengths_N) else 0)
         found = {name: torch.zeros(shape, device=self.policy.device) for name in names}
         bootstrap_N = torch.zeros(shape[0], device=self.policy.device)
-        for micro in batch.micro:
+        references = reference_logprobs(self.reference if "reference" in names else None, batch, self.temperature)
+        for micro, reference_L in zip(batch.micro, references, strict=False):
             place = (micro.rollout_L, micro.place_L)
             shared = "values" in names and self.critic is not None and self.critic.backbone is None
-            own = shared or not names.isdisjoint(("logprobs", "entropy"))
-            out = self.routing.outputs(micro, self.temperature, within=False, states=shared) if own else None
-            if out is not None:
-                known = {"logprobs": out.logprobs_L, "entropy": out.entropy_L}
-                for name in names & known.keys():
-                    found[name][place] = known[name]
+            told = names & {"logprobs", "entropy"}
+            out = self.routing.outputs(micro, self.temperature, within=False, states=shared) if shared or told else None
+            for name in told:
+                found[name][place] = getattr(out, f"{name}_L")
             if "slopes" in names:
                 found["slopes"][place] = self.routing.slopes(micro, self.temperature)
-            if "reference" in names and self.reference is not None:
-                found["reference"][place] = self.reference.logprobs(micro, self.temperature)
+            if reference_L is not None:
+                found["reference"][place] = reference_L
             if "teacher" in names and self.teacher is not None:
                 found["teacher"][place] = self.teacher.logprobs(micro, self.temperature)[0]
             if "values" in names and self.critic is not None:

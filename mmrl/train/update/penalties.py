@@ -3,14 +3,15 @@ an image changes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import repeat
 
 import torch
 
 from mmrl.algorithms.kl import ESTIMATES, k3
 from mmrl.algorithms.perception import visual_divergence
 from mmrl.config.sections import RlStage
-from mmrl.policies.batches import ActionMicroBatch, ForwardOutputs, MicroBatch
+from mmrl.policies.batches import ActionMicroBatch, Batch, ForwardOutputs, MicroBatch
 from mmrl.policies.reference import Reference
 from mmrl.train.update.routing import Routing
 
@@ -39,12 +40,13 @@ class Penalties:
         old_L: torch.Tensor,
         before_L: torch.Tensor,
         kl: float,
+        reference_L: torch.Tensor | None,
     ) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         """(loss with all of them, float [L]; sums for metrics). out: of the pass. old_L: what the probability ratio divides by.
-        before_L: the log-probabilities before the update. kl: the current coefficient of the KL penalty."""
+        before_L: the log-probabilities before the update. kl: the current coefficient of the KL penalty. reference_L: of
+        `reference_logprobs`."""
         stage, logprobs_L = self.stage, out.logprobs_L
-        if self.reference is not None and stage is not None:
-            reference_L = self.reference.logprobs(micro, self.temperature)
+        if reference_L is not None and stage is not None:
             kl_L = k3(logprobs_L.detach(), reference_L)
             if stage.kl_in == "loss":
                 penalty_L = ESTIMATES[stage.kl_estimator](logprobs_L, reference_L)
@@ -72,3 +74,8 @@ class Penalties:
         if micro.masked is not None:
             return self.routing.beside(micro.masked, self.temperature).logprobs_L
         return micro.masked_logprobs_L
+
+
+def reference_logprobs(reference: Reference | None, batch: Batch, temperature: float) -> Iterator[torch.Tensor | None]:
+    """What the reference model says of each micro-batch, float32 [L]; None without one. See `Reference.each`."""
+    return repeat(None) if reference is None else reference.each(batch.micro, temperature)

@@ -79,7 +79,7 @@ def sections(keys: Sequence[str]) -> list[dict[str, Any]]:
             about = {
                 key: value for key, value in asdict(chart).items() if key in ("title", "hint", "unit", "zero", "spiky", "stacked")
             }
-            names = [name_of(key, len(metrics) > 1) for key in metrics]
+            names = [name_of(chart, key, len(metrics) > 1) for key in metrics]
             cards.append({"id": metrics[0].replace("/", "-"), **about, "keys": metrics, "names": names})
         sections.append({"title": title, "charts": cards})
     return sections

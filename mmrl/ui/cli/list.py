@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from mmrl.api.errors import UserError, did_you_mean
 from mmrl.api.specs import AlgorithmSpec, FamilySpec, Spec, TaskSpec, TrackerSpec, VerifierSpec
 from mmrl.registry.contract import KINDS, SINGULAR
 from mmrl.ui.cli.complete import ids
@@ -29,8 +30,24 @@ DETAILS = {
 """Kind -> title of the column beside the summary in its table."""
 
 
+class Kind(click.Choice[str]):
+    """The first argument, of which errors say what to write in place of an id."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if value in KINDS:
+            return str(value)
+        from mmrl.registry import plugins
+
+        registry = plugins.registry()
+        if found := [kind for kind in KINDS if value in registry.specs(kind)]:
+            raise UserError(f"{value!r} is one of the {found[0]}: mmrl list {found[0]} {value}")
+        if "/" in value:  # an id that is misspelt, or whose plugin isn't there
+            registry.get(next((kind for kind in KINDS if did_you_mean(value, registry.specs(kind))), "tasks"), value)
+        raise UserError(f"no kind {value!r}.{did_you_mean(value, KINDS)} There are {', '.join(KINDS)}")
+
+
 @click.command()
-@click.argument("kind", type=click.Choice(list(KINDS)), required=False)
+@click.argument("kind", type=Kind(list(KINDS)), required=False)
 @click.argument("id", required=False, shell_complete=ids())
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, a list of objects.")
 def command(kind: str | None, id: str | None, as_json: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -104,7 +104,7 @@ def command(
     path = folder.path if folder else path
     if path.is_dir():
         _close(path, write_report(path), show)
-        if smoke and _shows_no_update(path, show):
+        if smoke and _shows_no_update(path, show, config.smoke_shows):
             raise SystemExit(1)
     else:  # this machine does not see the files of the cluster
         show.console.print(f"\nfinished: the run is in {path} on the cluster", highlight=False, markup=False, soft_wrap=True)
@@ -123,13 +123,16 @@ def _train(config: Any, show: Any, cluster: str | None, resume: bool, overwrite:
     return train(config, show, resume=resume, overwrite=overwrite)
 
 
-def _shows_no_update(path: Path, show: Any) -> bool:
-    """Say what a smoke run showed of each stage's update; whether a stage showed none, in one line on stderr."""
+def _shows_no_update(path: Path, show: Any, shows: Sequence[str]) -> bool:
+    """Say what a smoke run showed of each stage's update and of `smoke_shows`; whether a stage showed no update, in one line on
+    stderr."""
     from mmrl.run_folder.reader import read_run
     from mmrl.train.smoke_proof import told, unproved
+    from mmrl.train.smoke_shows import told_shown
 
-    stages = (read_run(path).summary or {}).get("smoke", [])
-    for line in told([found for found in stages if found["step"] is not None]):
+    run = read_run(path)
+    stages = (run.summary or {}).get("smoke", [])
+    for line in (*told([found for found in stages if found["step"] is not None]), *told_shown(shows, run)):
         show.console.print(f"smoke     {line}", highlight=False, markup=False, soft_wrap=True)
     for line in told([found for found in stages if found["step"] is None])[:1]:
         click.echo(f"mmrl: the smoke run of {path} failed: {line}: see {path}/metrics.jsonl", err=True)
@@ -214,7 +217,7 @@ def _close(run: Path, page: Path, show: Any) -> None:
         say(f"report    {escape(str(page))}")
         return
     say()
-    for text in show.notes:  # again: the first time has scrolled away
+    for text in show.scrolled():  # again
         say(f"note: {text}", style="yellow", markup=False)
     _say_figures(summary, say)
     seconds = summary["seconds"]

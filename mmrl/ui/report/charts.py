@@ -23,6 +23,9 @@ MAX_SERIES = 8
 BANDS = 4
 """Maximal lines in the chart of evaluations that still have interval bands."""
 
+NAMED_BY_PEOPLE = ("reward", "episode")
+"""Metrics whose last part is a name that a verifier or a task gave."""
+
 Points = dict[str, list[tuple[float, Number]]]
 """Stage -> its (step, value) in order."""
 
@@ -140,18 +143,18 @@ def evaluation_card(
 def _cards(chart: Chart, metrics: Mapping[str, Points], marks: Sequence[tuple[float, str]]) -> list[str]:
     names = list(dict.fromkeys(stage for points in metrics.values() for stage in points))
     if chart.per_stage and 1 < len(names) <= STAGES:
-        return [_chart_card(chart, f"{chart.title} ({name})", _series(metrics, [name]), marks) for name in names]
-    return [_chart_card(chart, chart.title, _series(metrics, names), marks)]
+        return [_chart_card(chart, f"{chart.title} ({name})", _series(chart, metrics, [name]), marks) for name in names]
+    return [_chart_card(chart, chart.title, _series(chart, metrics, names), marks)]
 
 
-def _series(metrics: Mapping[str, Points], names: Sequence[str]) -> list[Series]:
+def _series(chart: Chart, metrics: Mapping[str, Points], names: Sequence[str]) -> list[Series]:
     lines: list[Series] = []
     for key, points in metrics.items():
         rows = sorted((point for name in names for point in points.get(name, [])), key=lambda point: point[0])
         if rows:
             lines.append(
                 Series(
-                    name=name_of(key, len(metrics) > 1),
+                    name=name_of(chart, key, len(metrics) > 1),
                     xs=[x for x, _ in rows],
                     ys=[y for _, y in rows],
                     color=len(lines) % MAX_SERIES + 1,
@@ -210,13 +213,18 @@ def _card(title: str, hint: str, series: Sequence[Series], unit: str, svg: str, 
     )
 
 
-def name_of(key: str, several: bool) -> str:
-    """The label of a metric in a chart: the part of its key that differs from the other keys; the key itself if it is alone."""
+def name_of(chart: Chart, key: str, several: bool) -> str:
+    """The label of a metric in a chart: its name there, or the part of its key that differs from the other keys; the key itself
+    if it is alone."""
     if not several:
         return key
+    if chart.names:
+        return next(name for pattern, name in zip(chart.keys, chart.names, strict=True) if fnmatchcase(key, pattern))
     head, _, rest = key.partition("/")
+    if head in NAMED_BY_PEOPLE:
+        return rest
     if head != "task":
-        return rest or key
+        return (rest or key).replace("_", " ")
     for between in ("/reward/", "/weight/"):
         task, found, part = rest.partition(between)
         if found:

@@ -26,6 +26,8 @@ from mmrl.ui.report.output import RunOutput
 from mmrl.ui.report.terminal_panel import STOPPING, Sample, Seen, figure, panel, shown_metrics
 from mmrl.ui.report.text import duration, visible
 
+IN_SIGHT = 20
+"""Lines after a note with which it is still in sight at the end of a run."""
 DRAWINGS = 2
 """Redraws of the panel per second, by a thread, so that clocks and a request to stop are up to date during long steps."""
 
@@ -46,7 +48,9 @@ class Show:
         self.seen = Seen(name, TimeEstimator(stages, time.monotonic()))
         self.lock = threading.Lock()
         """Guards `seen` against the thread that draws the panel."""
-        self.notes: list[str] = []
+        self.notes: list[tuple[str, int]] = []
+        """Each note, and the number of lines that were printed until then."""
+        self.printed = 0
         self.live: Live | None = None
         if self.console.is_interactive and not quiet:
             self.live = Live(
@@ -106,8 +110,13 @@ class Show:
 
     def note(self, text: str) -> None:
         text = visible(text)
-        self.notes.append(text)
+        self.printed += 1
+        self.notes.append((text, self.printed))
         self.console.print(f"  note: {text}", style="yellow", highlight=False, markup=False, soft_wrap=True)
+
+    def scrolled(self) -> list[str]:
+        """The notes that the lines since have moved out of sight."""
+        return [text for text, at in self.notes if self.printed - at > IN_SIGHT]
 
     def say(self, text: str) -> None:
         self._say(f"[dim]{escape(visible(text))}[/]")
@@ -121,6 +130,7 @@ class Show:
 
     def _say(self, markup: str) -> None:
         if not self.quiet:
+            self.printed += 1
             self.console.print(markup, highlight=False, soft_wrap=True)
 
     def _drawn(self) -> Group:

@@ -64,7 +64,8 @@ def line_chart(
     """An SVG of lines over steps. unit: "", "%" (values are shares) or "s". zero: include 0 in the y axis. spiky: let rare
     outliers leave the chart. boundaries: (x, label) of vertical lines."""
     values = [v for s in series for column in (s.ys, s.low, s.high) for v in column if v is not None]
-    x_scale, y_scale = _x_scale(series), _y_scale(*limits(values, zero, spiky), height)
+    y_scale = _y_scale(*limits(values, zero, spiky), height)
+    x_scale = _x_scale(series, _room(y_scale, unit))
     body = [_axes(x_scale, y_scale, unit), _boundaries(x_scale, y_scale, boundaries)]
     for s in series:
         if s.low and s.high:
@@ -92,7 +93,8 @@ def stacked_chart(series: Sequence[Series], *, unit: str = "", boundaries: Seque
     if size > 1:
         xs, columns = _bucket_means(xs, size), [_bucket_means(column, size) for column in columns]
     tops = [[sum(parts[: k + 1]) for k in range(len(series))] for parts in zip(*columns, strict=True)]
-    x_scale, y_scale = _x_scale(series), _y_scale(0.0, max((top[-1] for top in tops), default=1.0), HEIGHT)
+    y_scale = _y_scale(0.0, max((top[-1] for top in tops), default=1.0), HEIGHT)
+    x_scale = _x_scale(series, _room(y_scale, unit))
     body = [_axes(x_scale, y_scale, unit), _boundaries(x_scale, y_scale, boundaries)]
     for k, s in enumerate(series):
         upper = [f"{x_scale(x)},{y_scale(top[k])}" for x, top in zip(xs, tops, strict=True)]
@@ -178,12 +180,18 @@ def nice_ticks(low: float, high: float, whole: bool = False) -> tuple[float, ...
     return tuple(float(f"{i * step:.12g}") for i in range(first, last + 1))
 
 
-def _x_scale(series: Sequence[Series]) -> Scale:
+def _room(y_scale: Scale, unit: str) -> float:
+    """Pixels to the left of a chart's lines, in which its ticks are written."""
+    longest = max((len(_tick(tick, y_scale.ticks, unit)) for tick in y_scale.ticks), default=0)
+    return max(LEFT, round(6 + LETTER_WIDTH * longest, 1))
+
+
+def _x_scale(series: Sequence[Series], left: float) -> Scale:
     xs = [x for s in series for x in s.xs] or [0.0]
     low, high = min(xs), max(xs)
     if low == high:
-        return Scale(low=low - 1, high=high + 1, ticks=(low,), start=LEFT, stop=WIDTH - RIGHT)
-    return Scale(low=low, high=high, ticks=nice_ticks(low, high, whole=True), start=LEFT, stop=WIDTH - RIGHT)
+        return Scale(low=low - 1, high=high + 1, ticks=(low,), start=left, stop=WIDTH - RIGHT)
+    return Scale(low=low, high=high, ticks=nice_ticks(low, high, whole=True), start=left, stop=WIDTH - RIGHT)
 
 
 def _y_scale(low: float, high: float, height: int) -> Scale:
@@ -236,7 +244,7 @@ def _svg(series: Sequence[Series], x_scale: Scale, y_scale: Scale, unit: str, bo
         "unit": unit,
         "dots": dots,
         "steps": steps,
-        "x": [x_scale.low, x_scale.high, LEFT, WIDTH - RIGHT],
+        "x": [x_scale.low, x_scale.high, x_scale.start, x_scale.stop],
         "y": [y_scale.low, y_scale.high, y_scale.start, y_scale.stop],
         "series": [{"name": s.name, "color": s.color, "values": [_at(s, x) for x in steps]} for s in series],
     }
@@ -259,8 +267,8 @@ def _axes(x_scale: Scale, y_scale: Scale, unit: str) -> str:
     for tick in y_scale.ticks:
         y = y_scale(tick)
         parts.append(
-            f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>'
-            f'<text x="{LEFT - 6}" y="{y + 3.5}" text-anchor="end">{_tick(tick, y_scale.ticks, unit)}</text>'
+            f'<line class="grid" x1="{x_scale.start}" x2="{x_scale.stop}" y1="{y}" y2="{y}"/>'
+            f'<text x="{x_scale.start - 6}" y="{y + 3.5}" text-anchor="end">{_tick(tick, y_scale.ticks, unit)}</text>'
         )
     for tick in x_scale.ticks:
         parts.append(f'<text x="{x_scale(tick)}" y="{floor}" text-anchor="middle">{_tick(tick, x_scale.ticks, "")}</text>')

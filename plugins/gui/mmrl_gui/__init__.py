@@ -74,6 +74,14 @@ def _data() -> list[TaskSpec]:
             kinds=["click", "type", "select"],
             metric="gui/action@mind2web",
         ),
+        task(
+            "next-action@aitw",
+            act,
+            {"action@aitw": 1.0, "format": 0.1},
+            "the same, scored as Android in the Wild",
+            kinds=["click", "scroll", "type", "key", "back", "home", "answer"],
+            metric="gui/action@aitw",
+        ),
         task("next-action@ui-r1", act, r1, "the same, as in UI-R1", style="ui-r1", kinds=kinds, metric="gui/coordinate@ui-r1"),
         task("inverse", inverse, ours, "the action that led from one screen to another, k steps apart"),
         task(
@@ -203,6 +211,7 @@ def _published() -> list[VerifierSpec]:
         spec("coordinate@ui-r1", "ui_r1:coordinate", "UI-R1: the click is in the true box"),
         spec("format@ui-r1", "ui_r1:form", "UI-R1: think, then answer, nothing else"),
         spec("action@mind2web", "mind2web:action", "Mind2Web: the element is hit, and the operation's F1 is 1"),
+        spec("action@aitw", "aitw:action", "Android in the Wild: a tap near or on the same element, a swipe along the same axis"),
         spec("action@gui-r1", "gui_r1:action", "GUI-R1: the action is right"),
         spec("format@gui-r1", "gui_r1:form", "GUI-R1: think, then a list of actions"),
         spec("overall@gui-r1", "gui_r1:overall", "GUI-R1: 0.8 for the action, 0.2 for the format", graded=True),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,6 +18,7 @@ from mmrl_gui.actions import FILLS, STYLES, as_data, of_data, write
 from mmrl_gui.data_task import means
 from mmrl_gui.episode_layouts import PIXELS
 from mmrl_gui.geometry import middle
+from mmrl_gui.mind2web import mean_of_means, part_figures
 from mmrl_gui.names import SELECT
 from mmrl_gui.splits import Data, size_of
 from mmrl_gui.tables import Table
@@ -34,7 +35,7 @@ class Acts(Data):
     """Recorded episodes to use: all, or success. Episodes count as successful if a table doesn't say."""
 
     places: str = PIXELS
-    """What the rows' places are in: pixels, thousandths or unit. GUI-Odyssey's are thousandths in any case."""
+    """What the rows' places are in: pixels, thousandths or unit. GUI-Odyssey's are thousandths in any case, AITW's unit."""
 
     styles: ClassVar[tuple[str, ...]] = STYLES
 
@@ -77,7 +78,9 @@ class Acts(Data):
             raise ValueError(f"its action is {action.kind}, which isn't in kinds: add it there")
         if action.kind in FILLS and action.at and self.style == "brief":
             raise ValueError("the style brief has no place for what is typed or selected: choose another")
-        true = {"action": as_data(action), "box": list(box) if box else None}
+        true: dict[str, Any] = {"action": as_data(action), "box": list(box) if box else None}
+        if row["regions"]:
+            true["regions"] = [in_pixels(action, region, self._places(row), size)[1] for region in row["regions"]]
         meta = self.meta("action", size, boxes=[box] if box else [], true=true, kind=action.kind, picture=0)
         meta |= {"selects": True} if SELECT in self.kinds else {}
         meta |= more | {"category": row["category"]} if row["category"] else {}
@@ -110,9 +113,13 @@ class Acts(Data):
                 episodes.setdefault(prompt.meta["episode"], []).append(value)
         whole = {p.meta["episode"] for p, _ in results if len(episodes.get(p.meta.get("episode", ""), ())) == p.meta.get("steps")}
         won = [float(min(episodes[name]) >= 1) for name in whole]
-        by_episode = [sum(values) / len(values) for values in episodes.values()]
-        figures |= {"episode-mean": sum(by_episode) / len(by_episode)} if by_episode else {}
+        by_episode = mean_of_means(results, "episode")
+        figures |= {} if by_episode is None else {"episode-mean": by_episode}
         return figures | ({"episodes": sum(won) / len(won)} if won else {})
+
+    def summarise_parts(self, parts: Mapping[str, list[tuple[Prompt, float]]]) -> dict[str, float]:
+        """Those of `mind2web.part_figures`."""
+        return part_figures(parts)
 
     def _answer(self, action: Action, box: Box | None) -> Any:
         forms = {"uishift": published.android, "gui-r1": published.gui_r1, "ui-r1": published.ui_r1}

@@ -1,12 +1,14 @@
-"""The step of Multimodal-Mind2Web as SeeClick scores it, where a model points (agent_tasks/mind2web_test.py of
-github.com/njucckevin/SeeClick, commit 73c6835), after Deng et al. 2023, arXiv 2306.06070.
+"""The step of Multimodal-Mind2Web as SeeClick scores it, where a model points, and the figures of its parts
+(agent_tasks/mind2web_test.py of github.com/njucckevin/SeeClick, commit 0ef37ac), after Deng et al. 2023, arXiv 2306.06070.
 
 `case.answer` or `meta["true"]` is `{"action": ..., "box": [...]}`, see `episode_layouts`.
 """
 
 from __future__ import annotations
 
-from mmrl import Case, Score
+from collections.abc import Mapping, Sequence
+
+from mmrl import Case, Prompt, Score
 from mmrl.api.simulators.gui import Action
 from mmrl_gui.actions import FILLS, of_data, read
 from mmrl_gui.coordinates import numbers_of
@@ -34,6 +36,25 @@ def action(case: Case) -> Score:
         parts={"element": element, "f1": f1},
         detail=f"F1 {f1:.3f}, {'in' if element else 'out'}side",
     )
+
+
+def part_figures(parts: Mapping[str, Sequence[tuple[Prompt, float]]]) -> dict[str, float]:
+    """Of each part `NAME/episode-mean`, the mean over episodes of the mean of their steps: Macro Element Accuracy of `element`
+    and Macro Operation F1 of `f1`, as in Mind2Web's own tables; and `f1/kind-mean`, the mean over kinds of action of the mean of
+    each, SeeClick's Operation F1. parts: name -> (prompt, value), see `Task.summarise_parts`."""
+    found = {f"{name}/episode-mean": mean_of_means(own, "episode") for name, own in parts.items()}
+    found |= {"f1/kind-mean": mean_of_means(parts["f1"], "kind")} if "f1" in parts else {}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def mean_of_means(results: Sequence[tuple[Prompt, float]], key: str) -> float | None:
+    """The mean over the values of `meta[key]` of the mean result of each; None where no prompt has it."""
+    groups: dict[str, list[float]] = {}
+    for prompt, value in results:
+        if key in prompt.meta:
+            groups.setdefault(prompt.meta[key], []).append(value)
+    means = [sum(own) / len(own) for own in groups.values()]
+    return sum(means) / len(means) if means else None
 
 
 def _words(action: Action) -> set[str]:

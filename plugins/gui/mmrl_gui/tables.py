@@ -88,7 +88,7 @@ def _files(path: str) -> list[str]:
 
 
 def _rows(path: str) -> DataTable:
-    """A table; a JSON file with one object is a table of one row."""
+    """A table; a JSON file with one object is a table of one row, or of the steps in it, see `_steps_of`."""
     local = Path(path).expanduser()
     if local.suffix.lower() == ".json" and local.is_file():
         try:
@@ -96,8 +96,23 @@ def _rows(path: str) -> DataTable:
         except (ValueError, RecursionError, OSError) as error:
             raise UserError(f"{display_path(path)} is no JSON ({str(error)[:120]}): correct it") from error
         if isinstance(found, dict):
+            if steps := _steps_of(found):
+                return DataTable(path, len(steps), steps.__getitem__, "step")
             return DataTable(path, 1, lambda _: found, "item")
     return read_table(path)
+
+
+def _steps_of(found: Mapping[str, Any]) -> list[Any]:
+    """The steps of an object with a list of episodes for each category, each a list of steps, as SeeClick's files of AITW are;
+    with their category, episode and number in it. Empty for any other object."""
+    if not all(isinstance(own, list) and own and all(isinstance(one, list) for one in own) for own in found.values()):
+        return []
+    return [
+        {**step, "category": name, "episode_id": f"{name} {number}", "index": index} if isinstance(step, dict) else step
+        for name, own in found.items()
+        for number, episode in enumerate(own)
+        for index, step in enumerate(episode)
+    ]
 
 
 def _there(path: str) -> bool:

@@ -19,7 +19,7 @@ from mmrl import UserError
 from mmrl.api.simulators.gui import Action, Box
 from mmrl.api.tasks.tables import DataTable, resolve_image
 from mmrl_gui.actions import of_data
-from mmrl_gui.episode_layouts import PIXELS, THOUSANDTHS, common
+from mmrl_gui.episode_layouts import PIXELS, THOUSANDTHS, UNIT, common
 from mmrl_gui.geometry import inside, is_number
 from mmrl_gui.tables import Table, first, parsed, picture_key, text_of
 
@@ -31,7 +31,7 @@ BOX_KEYS = ("box", "bbox", "matched_bbox")
 BOXES_KEYS = ("boxes", "a11y", "elements", "nodes")
 _EPISODE_KEYS = ("episode_id", "episode")
 _INDEX_KEYS = ("index", "step", "step_id")
-PLACES = (PIXELS, THOUSANDTHS, "unit")
+PLACES = (PIXELS, THOUSANDTHS, UNIT)
 """What the places of rows are in; `unit` is parts of the picture's width and height."""
 ONLY = ("success", "all")
 """Which recorded episodes are used: those that succeeded, or all."""
@@ -81,8 +81,8 @@ class Steps(DataTable):
 
 def steps(tables: list[Table]) -> Steps:
     """The steps of some tables: rows `{"id", "image", "final", "goal", "step", "action", "box", "places", "category",
-    "types_at"}`; the action is a `mmrl.api.simulators.gui.Action`, see `in_pixels`. An unreadable row counts as an episode of one
-    step, and raises when it is used."""
+    "types_at", "regions"}`; the action is a `mmrl.api.simulators.gui.Action`, see `in_pixels`. An unreadable row counts as an
+    episode of one step, and raises when it is used."""
     found: dict[str, list[tuple[float, Place]]] = {}
     known: dict[str, tuple[str, bool]] = {}
     selects = False
@@ -211,6 +211,7 @@ def _plain(table: Table, row: Mapping[str, Any], step: int) -> dict[str, Any]:
         "places": row.get("places"),
         "category": str(row.get("category") or ""),
         "types_at": bool(row.get("types_at")),
+        "regions": row.get("regions") or [],
     }
 
 

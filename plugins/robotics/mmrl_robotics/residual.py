@@ -125,6 +125,7 @@ class Residual(ActingPolicy):
             step=small.act,
             learn=lambda rows, text, demonstrated: small.learn(rows * base.chunk, text, demonstrated),
             frozen=frozen_of(base),
+            computed=base.computed,
             reads_text=base.reads_text,
         )
 

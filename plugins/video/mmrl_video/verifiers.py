@@ -24,7 +24,8 @@ def tiou(case: Case, threshold: float = 0.0, graded: bool = True) -> Score:
     """The temporal IoU of the answered span and the true one, 0 to 1; of several true ones, that of their union.
 
     `case.answer`: `[start, end]`, a list of such, or an object with them as `span`, `spans` or `glue`. If there is one true span,
-    one must be answered. With `meta["nearest"]` one must be answered also of several, and the one that it overlaps most counts.
+    one must be answered. With `meta["nearest"]` one must be answered also of several, and the one that it overlaps most counts;
+    with `meta["ranked"]` the same is done with the first of those that are answered.
     Divided by the union, not the hull: for single spans these are the same if they overlap. threshold: an
     IoU below it counts 0. graded: if false, every IoU from the threshold on counts 1.
 
@@ -34,8 +35,8 @@ def tiou(case: Case, threshold: float = 0.0, graded: bool = True) -> Score:
     found, why = _given_spans(case)
     if found is None:
         return Score(0.0, detail=why)
-    true = true_spans(case.answer)
-    value = max(spans.iou(found, [one]) for one in true) if case.meta.get("nearest") else spans.iou(found, true)
+    true, nearest = true_spans(case.answer), case.meta.get("nearest") or case.meta.get("ranked")
+    value = max(spans.iou(found, [one]) for one in true) if nearest else spans.iou(found, true)
     kept = value >= threshold and value > 0
     return Score(float(kept) * (value if graded else 1.0), detail=f"IoU {value:.3f}")
 
@@ -74,6 +75,9 @@ def _given_spans(case: Case) -> tuple[list[Span] | None, str]:
     answer, why = reading.said(case)
     if answer is None:
         return None, why
+    if case.meta.get("ranked"):
+        found, why = _fitting(reading.spans(answer), reading.MOST)
+        return (found[:1] if found else None), why
     return _fitting(reading.spans(answer), 1 if case.meta.get("nearest") else len(true_spans(case.answer)))
 
 

@@ -151,6 +151,8 @@ def test_the_union_is_no_hull():
     two = [[0, 4], [10, 12]]  # QVHighlights' R1 takes the nearest of several
     assert score(verifiers.tiou, "10 to 13", two, {"nearest": True}) == pytest.approx(2 / 3)
     assert score(verifiers.tiou, "0 to 4, 10 to 12", two, {"nearest": True}) == 0 < score(verifiers.tiou, "0 to 4, 10 to 12", two)
+    for true in (two, [10, 12]):
+        assert score(verifiers.tiou, "10 to 13, 0 to 4", true, {"ranked": True}) == pytest.approx(2 / 3)
 
 
 @settings(max_examples=200, deadline=None)

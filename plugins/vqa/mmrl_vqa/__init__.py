@@ -155,6 +155,12 @@ def mmrl_sampling_rules() -> list[SamplingRuleSpec]:
             target="mmrl_vqa.vision_sr1:SelfReward",
             summary="pays for a description from which the policy finds the answer without the picture (Vision-SR1)",
         ),
+        SamplingRuleSpec(
+            id="vqa/forced-rethinking",
+            target="mmrl_vqa.rethinking:ForcedRethinking",
+            smoke={"chance": 1.0, "longest": 64, "fewest": 1, "most": 32},
+            summary="answers go on behind words of doubt, and what ends right takes their place (VL-Rethinker)",
+        ),
     ]
 
 

@@ -15,6 +15,8 @@ BOXED = "boxed"
 """A style of tables alone: thoughts in tags, and then the answer in a box, which our verifiers read."""
 DESCRIBED = "described"
 """As `boxed`, with a description of the picture before the thoughts."""
+JOINED = "r1-reward"
+"""A style of tables alone: as `think`, with nothing between the two blocks, as R1-Reward's format wants."""
 HOW = {
     "choice": "answer with the letter of the right option",
     "number": "answer with a number",
@@ -45,7 +47,9 @@ def ask(question: str, kind: str, style: str, options: Sequence[str] = ()) -> st
         return "\n".join((*lines, f"Think in <think> </think> tags, then {how}, inside \\boxed{{}}."))
     if style == DESCRIBED:
         return "\n".join((*lines, DESCRIBE.format(how)))
-    if style == "think":
+    if style == JOINED:
+        lines.append(f"Think in <think> </think> tags, then {how}, in the form <think>...</think><answer>...</answer>.")
+    elif style == "think":
         lines.append(f"Think in <think> </think> tags, then {how} in <answer> </answer> tags.")
     elif style == "plain":
         lines.append(f"{how.capitalize()}, and nothing else.")
@@ -64,7 +68,10 @@ def written(answer: str, style: str, thought: str = "I look at the picture.") ->
         return easyr1.written(answer, thought)
     if style == DESCRIBED:
         return f"<description>The picture shows what leads to {answer}.</description>\n{easyr1.written(answer, thought)}"
-    return f"<answer>{answer}</answer>" if style == "short" else f"<think>{thought}</think>\n<answer>{answer}</answer>"
+    if style == "short":
+        return f"<answer>{answer}</answer>"
+    between = "" if style == JOINED else "\n"
+    return f"<think>{thought}</think>{between}<answer>{answer}</answer>"
 
 
 def letter_of(place: int) -> str:

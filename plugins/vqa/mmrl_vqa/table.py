@@ -19,7 +19,7 @@ from mmrl.api.tasks.option_checks import check_choice, check_split, check_type
 from mmrl.api.tasks.quoting import quoted
 from mmrl.api.tasks.table_splits import Splits, divided, main_split, read_rows, undivided
 from mmrl.api.tasks.tables import IMAGE_COLUMNS, DataTable, LazyItems, fill_columns, resolve_image
-from mmrl_vqa.asking import BOXED, DESCRIBED, MAYE, STYLES, ask, letter_of, written
+from mmrl_vqa.asking import BOXED, DESCRIBED, JOINED, MAYE, STYLES, ask, letter_of, written
 from mmrl_vqa.benchmarks import YES_NO, we_math_figures, yes_no_figures
 from mmrl_vqa.cells import accepted_of, by_name, filled, is_numbers, listed, option_of, other_question, shuffled, texts, turns_of
 from mmrl_vqa.rephrasing import with_question
@@ -28,7 +28,7 @@ from mmrl_vqa.verifiers import KINDS, letter, normalise, said, value
 FORMS = ("auto", "letter", "index", "text")
 PUBLISHED_KINDS = {
     **dict.fromkeys(("multi_choice", "multi-choice", "multiple-choice", "multiple choice", "mcq"), "choice"),
-    **dict.fromkeys(("free_form", "free-form", "open", "float", "integer"), "auto"),
+    **dict.fromkeys(("free_form", "free-form", "open", "float", "integer", "int", "single answer"), "auto"),
 }
 """A kind as files of benchmarks name it -> ours."""
 BOTH = {"1": "yes", "true": "yes", "0": "no", "false": "no"}
@@ -103,10 +103,11 @@ class Table(Task):
     style: str = "short"
     """The requested form of the answer: short (an answer tag), think (a think tag, then an answer tag), plain (without tags),
     boxed (a think tag, then an answer in a box), described (as boxed, with a description tag before it), vlm-r1 (as think, with
-    VLM-R1's prompt), maye (in a box, with MAYE's prompt, for its verifiers)."""
+    VLM-R1's prompt), r1-reward (as think, with nothing between the tags, for R1-Reward's verifiers), maye (in a box, with MAYE's
+    prompt, for its verifiers)."""
 
     def __post_init__(self) -> None:
-        check_choice("style", self.style, (*STYLES, BOXED, DESCRIBED, MAYE))
+        check_choice("style", self.style, (*STYLES, BOXED, DESCRIBED, JOINED, MAYE))
         check_choice("kind", self.kind, ("auto", *KINDS))
         check_choice("answer_form", self.answer_form, FORMS)
         check_choice("cut_by", self.cut_by, ("row", "image"))

@@ -20,6 +20,8 @@ END = "<|im_end|>"
 RECONSIDERED, INVALID, COST = 1.1, -0.1, 0.2
 """What a right answer with one or two reconsiderations earns, what one without an end does, and the cost of each of many
 reconsiderations."""
+RETHOUGHT = "rethought"
+"""The key in `Prompt.meta` of an answer that was forced to rethink, by the sampling rule `vqa/forced-rethinking`."""
 MOST = 5
 """Most occurrences of "wait" in a valid answer."""
 LONGEST = 400
@@ -31,9 +33,9 @@ _SPELLINGS = (("dfrac", "frac"), ("\\text", ""), ("\\varnothing", "\\emptyset"),
 
 
 def reward(case: Case) -> Score:
-    """VL-Rethinker's reward of an answer that was not forced to rethink: 1 if it is right, 1.1 if it also says "wait," or
-    "wait a" or "alternatively" once or twice, and 0.2 less than 1 for each of three and more, down to -0.1. A wrong one earns 0.
-    An answer that was cut off, or says "wait" more than five times, earns -0.1.
+    """VL-Rethinker's reward: 1 for a right answer, 1.1 if it also says "wait," or "wait a" or "alternatively" once or twice, and
+    0.2 less than 1 for each of three and more, down to -0.1. A wrong one earns 0. An answer that was cut off, or says "wait" more
+    than five times, earns -0.1. Of an answer that was forced to rethink, only the last counts against it.
 
     Known exploits, as published: one or two reconsiderations earn 1.1 even in an answer that was cut off; those of `accuracy`.
     """
@@ -41,7 +43,7 @@ def reward(case: Case) -> Score:
     right, times, lower = accuracy(case), reconsiderations(text), text.lower()
     ended = case.status is not Status.TRUNCATED_LENGTH
     paid = right if ended and lower.count("wait") <= MOST else INVALID
-    if right:
+    if right and not case.meta.get(RETHOUGHT):
         paid = RECONSIDERED if 0 < times < 3 else max(paid - COST * times, INVALID)
     return Score(paid, parts={"accuracy": right, "reconsiderations": float(times)})
 

@@ -394,6 +394,17 @@ def test_an_answer_in_a_box_is_asked_for_and_read(write):
         one(write(ROW), style="box")
 
 
+def test_the_form_that_r1_rewards_format_wants_is_asked_for_and_written(write):
+    """Nothing may stand between its blocks: what is right in the style `think` earns no format there."""
+    path = write({**ROW, "question": "Which answer is better?", "answer": 2})
+    reward = plugins.registry().make_verifier("vqa/reward@r1-reward")
+    for style, wanted in (("think", 1.0), ("r1-reward", 1.5)):
+        (prompt,) = (task := Table(path=path, test_share=0, style=style)).prompts("train", 0)
+        case = Case(completion=task.gold(prompt), answer=prompt.answer, meta=prompt.meta)
+        assert reward(case).value == wanted and ("</think><answer>" in prompt.text) == (style == "r1-reward")
+    assert one(path, style="r1-reward").answer == "2", "our verifiers read it, too"
+
+
 def test_what_is_in_the_last_box_is_what_mathruler_finds():
     """mathruler 0.1.0, `extract_boxed_content`; of a text without one it gives "None"."""
     for text, found in [

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mmrl.api.errors import display_path
+from mmrl.api.media.picture_folders import folder_info
 from mmrl.api.media.video_files import probe
 from mmrl.api.tasks.tables import resolve_image
 from mmrl_video.pretext.sources import SUFFIXES
@@ -70,11 +71,14 @@ class Folder:
         return self._below.get(name, [])
 
 
-def known(path: str) -> Known:
-    """How long a clip is. Its packets are read once, as long as the file stays the same.
+def known(path: str, rate: float | None = None) -> Known:
+    """How long a clip is. Its packets are read once, as long as the file stays the same. rate: pictures per second of a folder.
 
     Raises UserError, which names the file, for one that can't be read or has no pictures.
     """
+    if rate is not None:
+        facts = folder_info(path, rate)
+        return Known(facts.duration_s, facts.frames)
     try:
         stat = os.stat(path)
     except OSError:

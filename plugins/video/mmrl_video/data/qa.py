@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -37,6 +38,8 @@ class QuestionData(ClipData):
     part: Sequence[str] = ()
     """The two columns with the start and the end, in seconds, of the part of its file that a row is about; a row without them is
     about all of it."""
+    rate: float | None = None
+    """Pictures per second of clips that are folders of pictures, where a row has no `fps`; those of MVBench have 3."""
     numbers: str = "numerical"
     """The kind of questions for a number where the row names none: numerical, or regression, as in VSI-Bench."""
 
@@ -54,6 +57,8 @@ class QuestionData(ClipData):
             or not all(isinstance(c, str) for c in self.part)
         ):
             raise UserError(f'part = {self.part!r:.60} must be two columns, such as ["start", "end"]')
+        if self.rate is not None and _rate_of(self.rate) is None:
+            raise UserError(f"rate = {self.rate!r:.60} must be a number above 0, at most 1000")
         super().__post_init__()
         rows = (row for table in self._tables.values() for row in table.scan(self.part))
         if self.part and not any(row and row.keys() >= set(self.part) for row in rows):
@@ -67,9 +72,10 @@ class QuestionData(ClipData):
         shown, duration = [], 0.0
         if named is not None:
             path = folder.find(named)
-            start, end = self._part(row, length_of(path, {} if self.part else row).duration_s)
+            rate = self._rate(row, path)
+            start, end = self._part(row, length_of(path, {} if self.part else row, rate).duration_s)
             duration = end - start
-            shown.append(self.clip(path, start_s=start, end_s=end) if self.part else self.clip(path))
+            shown.append(self.clip(path, rate=rate, **({"start_s": start, "end_s": end} if self.part else {})))
         if found.picture is not None:
             picture = resolve_image("", found.picture, folder.path)
             load_image(picture)  # raise for broken pictures now
@@ -92,6 +98,15 @@ class QuestionData(ClipData):
         own = vsi_bench_figures(results) if self.figures == VSI_BENCH else {}
         return {**means(results, "problem_type"), **means(results, "type"), **self.column_figures(results), **own}
 
+    def _rate(self, row: Mapping[str, Any], path: str) -> float | None:
+        """Pictures per second of a clip that is a folder; None for a file."""
+        if not os.path.isdir(path):
+            return None
+        rate = _rate_of(row.get("fps")) or self.rate
+        if rate is None:
+            raise ValueError(f"its clip {display_path(path)} is a folder of pictures: set rate, their number per second")
+        return rate
+
     def _part(self, row: Mapping[str, Any], duration_s: float) -> tuple[float, float]:
         """What a row is about of its file, in seconds."""
         cells = [row.get(column) for column in self.part]
@@ -110,3 +125,8 @@ class QuestionData(ClipData):
         if self.style == "seed-bench-r1":
             return published.SEED_BENCH_R1.format(text)
         return asked(text.strip(), WHAT[found.kind], self.style, self.prompt)
+
+
+def _rate_of(value: Any) -> float | None:
+    """A number of pictures per second; None for anything else."""
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= 1000 else None

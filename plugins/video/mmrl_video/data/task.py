@@ -200,9 +200,10 @@ class ClipData(Task):
         return stem if dot and f".{suffix.lower()}" in SUFFIXES else name
 
 
-def length_of(path: str, row: Mapping[str, Any]) -> Known:
-    """Facts of a row's clip. Raises ValueError if the row has a very different duration, UserError if it can't be read."""
-    found, said = known(path), row.get("duration")
+def length_of(path: str, row: Mapping[str, Any], rate: float | None = None) -> Known:
+    """Facts of a row's clip. rate: pictures per second of a folder. Raises ValueError if the row has a very different duration,
+    UserError if it can't be read."""
+    found, said = known(path, rate), row.get("duration")
     if isinstance(said, str) and (text := said.strip()):
         said = reading.seconds(text)
         if said is None and text not in LENGTHS:

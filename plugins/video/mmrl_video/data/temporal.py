@@ -7,14 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mmrl import Prompt, user_message
+from mmrl import NoGold, Prompt, UserError, user_message
 from mmrl.api.tasks.option_checks import check_choice, check_type
 from mmrl_video.data import published, times
 from mmrl_video.data.files import Folder, known
-from mmrl_video.data.tables import first, text_of
+from mmrl_video.data.tables import first, parsed, text_of
 from mmrl_video.data.task import ClipData, length_of
 from mmrl_video.drawn.task import STYLES, asked, means
 from mmrl_video.metrics import grounding_figures
+from mmrl_video.qvhighlights import BEST, CLIP_S
 
 SENTENCE_KEYS = ("sentence", "query", "caption", "description", "question", "problem")
 TIME_KEYS = ("timestamp", "timestamps", "span", "spans", "segments", "interval", "relevant_windows", "solution", "answer")
@@ -24,6 +25,8 @@ KEYS = 'Give the seconds as {"start_time": "START", "end_time": "END"}.'
 WHAT = {
     "span": "its start and its end in seconds, as START to END",
     "spans": "the start and the end of each time that it does, in seconds, as START to END, START to END",
+    "ranked": "the start and the end of up to ten times at which it may, the likeliest first, in seconds, as START to END, "
+    "START to END",
 }
 
 
@@ -35,18 +38,34 @@ class TemporalData(ClipData):
     """Unit of times in the table: seconds, or parts of the clip."""
     nearest: bool = False
     """Ask for one span, also where a row has several, and compare it with the nearest of them: the R1 of QVHighlights."""
+    ranked: bool = False
+    """Ask for several spans, the likeliest first, also where a row has one, for `video/ap@qvhighlights`. `video/tiou` takes the
+    first, as with `nearest`."""
+
+    highlight: bool = False
+    """Ask for the second of the best moment, for `video/hit@qvhighlights`. Rows need `relevant_clip_ids` and
+    `saliency_scores`."""
 
     styles = (*STYLES, "temporal-r1", "timezero", "time-r1", "videochat-r1")
 
     def __post_init__(self) -> None:
         check_choice("times", self.times, ("seconds", "parts"))
         check_type("nearest", self.nearest, bool)
+        check_type("ranked", self.ranked, bool)
+        check_type("highlight", self.highlight, bool)
+        asked_for = [name for name in ("nearest", "ranked", "highlight") if getattr(self, name)]
+        if len(asked_for) > 1:
+            raise UserError(f"{' and '.join(asked_for)} ask for different answers: choose one")
+        if (self.ranked or self.highlight) and self.style not in STYLES:
+            raise UserError(f"{asked_for[0]} needs a style of {', '.join(STYLES)}, and {self.style} asks for one span")
         super().__post_init__()
 
     def pose(self, row: dict[str, Any], id: str, folder: Folder) -> Prompt:
         sentence = text_of(row, SENTENCE_KEYS)
         if not sentence:
             raise ValueError(f"it has no sentence under any of {', '.join(SENTENCE_KEYS)}")
+        if self.highlight:
+            return self._best_moment(row, sentence, id, folder)
         given = times.spans_in(row, TIME_KEYS)
         path = folder.find(self.clip_of(row))
         part = times.part_of(row, TIME_KEYS, known(path).duration_s)
@@ -55,7 +74,7 @@ class TemporalData(ClipData):
         spans = times.checked(given, duration, duration if self.times == "parts" else 1.0)
         if len(spans) > 1 and self.style not in STYLES:
             raise ValueError(f"it has {len(spans)} spans, and {self.style} needs one")
-        asks = "span" if len(spans) == 1 or self.nearest else "spans"
+        asks = "spans" if self.ranked or (len(spans) > 1 and not self.nearest) else "span"
         meta = {
             "style": "short" if self.style == "short" else "tags",
             "asks": asks,
@@ -65,17 +84,43 @@ class TemporalData(ClipData):
             "said": _said(self.style, spans[:1] if self.nearest else spans),
             "sentence": sentence,
             "type": str(first(row, TYPE_KEYS) or "")[:40],
-            **({"nearest": True} if self.nearest else {}),
+            **({"nearest": True} if self.nearest else {"ranked": True} if self.ranked else {}),
             **_difficulty(row),
         }
         answer: Any = list(spans[0]) if len(spans) == 1 else [list(s) for s in spans]
         clip = self.clip(path, start_s=start, end_s=end) if part else self.clip(path)
-        return Prompt(id=id, messages=self._messages(row, sentence, asks, clip), answer=answer, meta=meta)
+        messages = self._messages(row, sentence, "ranked" if self.ranked else asks, clip)
+        return Prompt(id=id, messages=messages, answer=answer, meta=meta)
+
+    def _best_moment(self, row: Mapping[str, Any], sentence: str, id: str, folder: Folder) -> Prompt:
+        """The prompt of `highlight`."""
+        path = folder.find(self.clip_of(row))
+        duration = length_of(path, row).duration_s
+        scores = _scores(row)
+        best = max(scores, key=lambda clip: scores[clip])
+        meta = {
+            "style": self.style,
+            "asks": "number",
+            "duration": round(duration, 3),
+            "said": str(int(best) * CLIP_S + CLIP_S // 2),
+            "sentence": sentence,
+            "type": str(first(row, TYPE_KEYS) or "")[:40],
+        }
+        question = f"Which moment shows this best: {sentence.removesuffix('.')}?"
+        message = user_message(asked(question, "its time in seconds alone", self.style, self.prompt), self.clip(path))
+        return Prompt(id=id, messages=[message], answer=scores, meta=meta)
+
+    def gold(self, prompt: Prompt) -> str:
+        """As `ClipData.gold`. Raises NoGold for a moment where no clip is very good, which no answer can hit."""
+        if self.highlight and max(prompt.answer.values()) < BEST:
+            raise NoGold("no clip of it is very good")
+        return super().gold(prompt)
 
     def summarise(self, results: list[tuple[Prompt, float]]) -> dict[str, float]:
         """Mean IoU, the share with an IoU of at least 0.3, 0.5 and 0.7 (R1@m), and the mean for each type of row, if rows have
-        one."""
-        return {**grounding_figures([score for _, score in results]), **means(results, "type"), **self.column_figures(results)}
+        one. With `ranked` and `highlight` a score needn't be an IoU, and only the last is there."""
+        ious = {} if self.ranked or self.highlight else grounding_figures([score for _, score in results])
+        return {**ious, **means(results, "type"), **self.column_figures(results)}
 
     def _messages(self, row: Mapping[str, Any], sentence: str, asks: str, clip: Any) -> list[Any]:
         if self.style in published.EVENTS:
@@ -85,6 +130,23 @@ class TemporalData(ClipData):
             text = own.strip() if isinstance(own, str) and own.strip() else f"{_question(sentence)} {KEYS}"
             return [{"role": "system", "content": published.TEMPORAL_R1_SYSTEM}, user_message(text, clip)]
         return [user_message(asked(_question(sentence), WHAT[asks], self.style, self.prompt), clip)]
+
+
+def _scores(row: Mapping[str, Any]) -> dict[str, int]:
+    """Clip, from 0, -> the highest score that an annotator gave it. Raises ValueError for a row without scores."""
+    clips, scores = (parsed(row.get(key)) for key in ("relevant_clip_ids", "saliency_scores"))
+    if not isinstance(clips, list) or not isinstance(scores, list) or not clips or len(clips) != len(scores):
+        raise ValueError("it has no relevant_clip_ids with as many saliency_scores")
+    found = {}
+    for clip, own in zip(clips, scores, strict=True):
+        if type(clip) is not int or clip < 0 or not isinstance(own, list) or not own or not all(_is_score(v) for v in own):
+            raise ValueError(f"the scores of its clip {clip!r:.40} are {own!r:.60} and not numbers from 0 to {BEST}")
+        found[str(clip)] = max(own)
+    return found
+
+
+def _is_score(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= BEST
 
 
 def _question(sentence: str) -> str:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 from mmrl import Case, Prompt, user_message
@@ -16,8 +14,8 @@ from mmrl.api.coordinates import CoordinateFormat
 from mmrl.api.media.clips import Clip, VideoFrames
 from mmrl.api.media.decoding import cached_frames
 from mmrl.api.media.images import load_image
+from mmrl.api.media.picture_folders import picture_files
 from mmrl.api.media.video_files import probe
-from mmrl.api.tasks.image_sources import SUFFIXES
 from mmrl.api.tasks.option_checks import check_choice
 from mmrl_video import reading, tracks
 from mmrl_video.data import published
@@ -190,25 +188,20 @@ def _pictures(folder: str, count: int, times: Sequence[float], rate: float) -> _
     times."""
     import numpy as np
 
-    names = sorted((name for name in os.listdir(folder) if Path(name).suffix.lower() in SUFFIXES), key=_in_order)
-    if len(names) < count:
-        raise ValueError(f"it has {count} boxes and its folder {len(names)} pictures")
-    at = [round(t * rate) for t in times] or [round(i * (len(names) - 1) / max(count - 1, 1)) for i in range(count)]
-    if at[-1] >= len(names) or len(set(at)) < count:
-        raise ValueError(f"the times of its boxes do not fit its {len(names)} pictures, {rate:g} a second")
-    pictures = [np.asarray(load_image(os.path.join(folder, names[i])).convert("RGB")) for i in at]
+    files = picture_files(folder)
+    if len(files) < count:
+        raise ValueError(f"it has {count} boxes and its folder {len(files)} pictures")
+    at = [round(t * rate) for t in times] or [round(i * (len(files) - 1) / max(count - 1, 1)) for i in range(count)]
+    if at[-1] >= len(files) or len(set(at)) < count:
+        raise ValueError(f"the times of its boxes do not fit its {len(files)} pictures, {rate:g} a second")
+    pictures = [np.asarray(load_image(files[i]).convert("RGB")) for i in at]
     if len({one.shape for one in pictures}) > 1:
         raise ValueError("its pictures have several sizes")
     frames = np.stack(pictures)
     shown = tuple(i / rate for i in at)
-    footage = VideoFrames(frames_THWC=frames, times_s=shown, duration_s=len(names) / rate, indices=tuple(at), name=folder)
+    footage = VideoFrames(frames_THWC=frames, times_s=shown, duration_s=len(files) / rate, indices=tuple(at), name=folder)
     size = (frames.shape[2], frames.shape[1])
     return _Seen(shown=footage, size=size, duration_s=footage.duration_s, times_s=tuple(round(t, 3) for t in shown))
-
-
-def _in_order(name: str) -> tuple[list[str | int], str]:
-    """Numbers by their value, as `9.jpg` comes before `10.jpg` in TrackingNet."""
-    return [int(part) if n % 2 else part for n, part in enumerate(re.split(r"([0-9]+)", name))], name
 
 
 def _is_number(value: Any) -> bool:

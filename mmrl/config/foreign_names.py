@@ -1,0 +1,131 @@
+"""Names of algorithms and trainers elsewhere and what is written here in their place, so that the error for one says so.
+
+docs/from-*.md and docs/off-policy.md explain them, and a test compares them with this table."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+_PREFERENCES = {
+    name: f'kind = "preference", loss = "{loss}"'
+    for name, loss in {"dpo": "dpo", "kto": "kto", "simpo": "simpo", "rm": "bradley-terry"}.items()
+}
+_TOKENS = 'algorithm = "grpo", settings = {normalise = "token"}'
+_CONSTANT = 'algorithm = "grpo", settings = {normalise = "constant"}'
+_ADVANTAGES = {  # of verl, and so of EasyR1
+    "gae": 'algorithm = "ppo"',
+    "reinforce_plus_plus": 'algorithm = "reinforce++"',
+}
+
+NAMES: Mapping[str, Mapping[str, str]] = {
+    "TRL": {
+        "dapo": _TOKENS,
+        "bnpo": _TOKENS,
+        "dr_grpo": _CONSTANT,
+        "luspo": 'algorithm = "gspo", settings = {normalise = "constant", constant = 1}',
+        "normalize_then_sum": 'algorithm = "gdpo"',
+        "AsyncGRPOTrainer": 'algorithm = "grpo"',
+        "SFTTrainer": 'kind = "sft"',
+        "DPOTrainer": _PREFERENCES["dpo"],
+        "KTOTrainer": _PREFERENCES["kto"],
+        "RewardTrainer": _PREFERENCES["rm"],
+        "OnlineDPOTrainer": 'kind = "preference", loss = "dpo", pairs = "sampled"',
+        "GKDTrainer": 'kind = "distill"',
+        "DistillationTrainer": 'kind = "distill"',
+        "CPOTrainer": "",
+        "ORPOTrainer": "",
+        "TPOTrainer": "",
+        "GOLDTrainer": "",
+        "SDFTTrainer": "",
+        "SDPOTrainer": "",
+    },
+    "verl": _ADVANTAGES
+    | {
+        "masked_gae": 'algorithm = "ppo"',
+        "grpo_vectorized": 'algorithm = "grpo"',
+        "reinforce_plus_plus_baseline": 'algorithm = "reinforce++-baseline"',
+        "rloo_vectorized": 'algorithm = "rloo"',
+        "optimal_token_baseline": 'algorithm = "otb"',
+        "tir_optimal_token_baseline": 'algorithm = "otb"',
+        "vanilla": 'algorithm = "grpo"',
+        "geo_mean": 'algorithm = "gmpo"',
+        "dppo_tv": 'algorithm = "divergence-ppo"',
+        "dppo_kl": 'algorithm = "divergence-ppo", settings = {divergence = "kl"}',
+        "bypass_mode": "",
+    },
+    "EasyR1": _ADVANTAGES | {"default": 'algorithm = "grpo"', "gspo_token": 'algorithm = "gspo", settings = {per_token = true}'},
+    "ms-swift": {
+        "dapo": _TOKENS,
+        "bnpo": _TOKENS,
+        "dr_grpo": _CONSTANT,
+        "reinforce_plus_plus": 'algorithm = "reinforce++-baseline"',
+        **_PREFERENCES,
+        "cpo": "",
+        "orpo": "",
+        "gkd": 'kind = "distill"',
+    },
+    "RLinf": {
+        "gae": 'algorithm = "ppo"',
+        "reinpp": 'algorithm = "reinforce++"',
+        "actor": 'algorithm = "grpo"',
+        "actor_critic": 'algorithm = "ppo"',
+        "decoupled_actor_critic": 'algorithm = "ppo", importance_sampling = "mask"',
+        "embodied_sac": 'kind = "off-policy"',
+    },
+    "Stable-Baselines3": {
+        "SAC": 'kind = "off-policy"',
+        "TD3": 'kind = "off-policy", td3 = {}',
+        "A2C": 'algorithm = "ppo", settings = {lam = 1.0, whiten = false}',
+        "DDPG": "",
+        "DQN": "",
+    },
+}
+"""Trainer -> its names -> keys of `[[stages]]` in their place, as in an inline table; empty if there is no counterpart. A name is
+left out if an algorithm here is the same and `plain` makes their names one."""
+
+_PAGES = {"EasyR1": "from-verl", "Stable-Baselines3": "off-policy"}
+
+
+def page(trainer: str) -> str:
+    """The page for those who come from it."""
+    return f"docs/{_PAGES.get(trainer, f'from-{trainer.lower()}')}.md"
+
+
+def plain(name: str) -> str:
+    """A name without what trainers spell differently: capitals, dashes and the word `Trainer`. DR-GRPO, dr_grpo: drgrpo."""
+    return re.sub(r"[^a-z0-9+]", "", name.lower()).removesuffix("trainer")
+
+
+def written_here(trainer: str, name: object) -> str | None:
+    """What a trainer's name is here, see `NAMES`; None if it has no such name."""
+    return next((ours for known, ours in NAMES.get(trainer, {}).items() if plain(known) == plain(str(name))), None)
+
+
+def names_here(name: str) -> Iterator[str]:
+    """What to write in place of a name of other trainers, in a sentence for each meaning that they give it."""
+    meanings = dict[str, list[str]]()
+    for trainer in NAMES:
+        if (ours := written_here(trainer, name)) is not None:
+            meanings.setdefault(f"is {ours} here" if ours else "has no counterpart here", []).append(trainer)
+    for meaning, trainers in meanings.items():
+        yield sentence(trainers, "so", meaning)
+
+
+def misnamed(id: str, known: Iterable[str]) -> str:
+    """What is added to the error for an unknown algorithm: that one here has nearly this name, and what other trainers call so;
+    empty if neither. known: the ids of algorithms."""
+    same, theirs = next((one for one in known if plain(one) == plain(id)), ""), "; ".join(names_here(id))
+    if same:
+        return f". Did you mean {same!r}?{f' W{theirs[1:]}' if theirs else ''}"
+    return f": {theirs}" if theirs else ""
+
+
+def sentence(trainers: Sequence[str], so: str, meaning: str) -> str:
+    """What these trainers call so means that. so: a key in the trainers' words, or `so` for what the error has named."""
+    return f"what {listed(trainers)} call{'s' * (len(trainers) == 1)} {so} {meaning} ({page(trainers[0])})"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names in a sentence: A, B and C."""
+    return " and ".join([*([", ".join(names[:-1])] if names[1:] else []), names[-1]])
