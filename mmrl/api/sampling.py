@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
+from mmrl.api.errors import is_finite
 from mmrl.api.types import Prompt, Rollout, Score, add_part
 
 if TYPE_CHECKING:
@@ -18,6 +19,11 @@ if TYPE_CHECKING:
 
     from mmrl.api.interfaces import Task
     from mmrl.api.simulators.types import Observation
+
+MOST_TOKENS = 2**17
+"""Tokens at most of a completion."""
+COLDEST, HOTTEST = 1e-3, 1e3
+"""The lowest temperature above 0, which is greedy, and the highest one."""
 
 
 @dataclass(kw_only=True)
@@ -141,6 +147,11 @@ class Continued:
     """What was sampled behind the given words, without special tokens."""
     tokens: int
     """Number of tokens of that, the end token included."""
+
+
+def is_temperature(value: object) -> bool:
+    """Whether completions can be sampled at it: 0, or from `COLDEST` to `HOTTEST`."""
+    return is_finite(value) and (value == 0 or COLDEST <= value <= HOTTEST)
 
 
 class StepSampler(Protocol):

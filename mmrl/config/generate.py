@@ -6,15 +6,16 @@ from typing import Annotated
 
 from pydantic import Field
 
+from mmrl.api.sampling import COLDEST, HOTTEST, MOST_TOKENS
 from mmrl.config.values import Count, Positive, Real, Section
 
 
 class GenerateConfig(Section):
     """`[generate]`: sampling of completions during training. The checkpoint's own generation settings are ignored."""
 
-    max_tokens: Annotated[int, Field(ge=1, le=2**17)] = 256
+    max_tokens: Annotated[int, Field(ge=1, le=MOST_TOKENS)] = 256
     """Longest completion, in tokens."""
-    temperature: Annotated[float, Field(ge=1e-3, le=1e3)] = 1.0
+    temperature: Annotated[float, Field(ge=COLDEST, le=HOTTEST)] = 1.0
     """Logits are divided by this, in the sampler and in the learner."""
     top_p: Annotated[Real, Field(gt=0, le=1)] = 1.0
     """Sample from the likeliest tokens with this total probability; log-probabilities are still those over all tokens."""

@@ -188,6 +188,8 @@ class EvaluateConfig(Section):
             raise ValueError(f"sparse_frames = {self.sparse_frames} must rise, such as [32, 64, 128]")
         if self.num_samples > 1 and not self.temperature:
             raise ValueError(f"num_samples = {self.num_samples} greedy answers would be the same: set temperature, such as 1.0")
+        if not is_temperature(self.temperature):
+            raise ValueError(f"temperature = {self.temperature:g} must be 0 or at least {COLDEST:g}")
         return self
 
 

@@ -64,8 +64,11 @@ def _most_resident() -> float:
 def rl_metrics(rollouts: Sequence[Rollout], scores: Sequence[Score], advantages: torch.Tensor) -> dict[str, float]:
     """Rewards and lengths, overall and by task, and the share of groups without advantages. Metrics without values are left out.
 
-    advantages: [N] or [N, T]; a row of NaN is a rollout whose score failed.
+    advantages: [N] or [N, T]; a row of NaN is a rollout whose score failed. Without rollouts, as where rules left only answers of
+    which nothing was sampled, there are no metrics.
     """
+    if not rollouts:
+        return {}
     values = _paid(rollouts, scores)
     metrics = {"reward/mean": _mean(values), "reward/std": statistics.pstdev(values)} if values else {}
     metrics |= {

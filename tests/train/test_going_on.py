@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -105,12 +106,27 @@ def test_other_episodes_are_refused(rollout, why):
         step().go_on([rollout], ["x"])
 
 
-@pytest.mark.parametrize(("begun", "most"), [([], None), (["x", "y"], 4), (["x"], 0), (["x"], -3)])
+MANY = [([], None), (["x", "y"], 4), *[(["x"], most) for most in (0, -3, True, 2.5, "3", math.nan, 10**12)]]
+
+
+@pytest.mark.parametrize(("begun", "most"), MANY)
 def test_calls_that_can_not_be_meant_are_refused(begun, most):
     with pytest.raises(
-        PluginError, match=rf"^sample.go_on\(\): 1 answers need as many texts, not {len(begun)}; most: from 1, not {most}$"
+        PluginError, match=rf"^sample.go_on\(\): 1 answers need as many texts, not {len(begun)}; most: from 1 to 131072, not {most!r}$"
     ):
         step().go_on([answer("a", 0)], begun, most=most)
+
+
+@pytest.mark.parametrize("text", [None, b"x", 7, "a\ud800"])
+def test_what_is_no_text_is_refused(text):
+    with pytest.raises(PluginError, match=r"^sample.go_on\(\): an answer can't begin with .*: give a str without lone surrogates$"):
+        step().go_on([answer("a", 0)], [text])
+
+
+@pytest.mark.parametrize("temperature", [-1, 1e-320, 1e4, math.nan, math.inf, "0.9", True])
+def test_temperatures_at_which_nothing_can_be_sampled_are_refused(temperature):
+    with pytest.raises(PluginError, match=r"^sample.go_on\(\): temperature = \S+ must be 0, or from 0.001 to 1000$"):
+        step().go_on([answer("a", 0)], ["x"], temperature)
 
 
 def test_rules_that_select_are_refused():
@@ -129,10 +145,13 @@ def mmrl_sampling_rules():
     return [SamplingRuleSpec(id="doubt/doubt", target="doubt:Doubt")]
 
 class Doubt(SamplingRule):
+    def __init__(self, words=" no: ", most=3):
+        self.words, self.most = words, most
+
     def __call__(self, groups, sample):
         rollouts = [r for g in groups for r in g.rollouts]
-        found = sample.go_on(rollouts, [r.completion[:2] + " no: " for r in rollouts], most=3)
-        assert all(one.tokens <= 3 for one in found)
+        found = sample.go_on(rollouts, [r.completion[:2] + self.words for r in rollouts], most=self.most)
+        assert self.most is None or all(one.tokens <= self.most for one in found)
         answers = iter(one.rollout for one in found)
         for group in groups:
             group.rollouts = [next(answers) for _ in group.rollouts]
@@ -141,7 +160,8 @@ class Doubt(SamplingRule):
 """
 
 
-def test_a_run_trains_on_answers_that_went_on(tmp_path, monkeypatch):
+def doubting(tmp_path, monkeypatch, **options):
+    """The folder of a run whose rule gives words."""
     file = tmp_path / "doubt.py"
     file.write_text(RULE)
     monkeypatch.setenv("MMRL_PLUGIN_FILES", f"{runs.TOY}:{file}")
@@ -151,9 +171,19 @@ def test_a_run_trains_on_answers_that_went_on(tmp_path, monkeypatch):
         "prompts_per_step": 3,
         "group_size": 4,
         "learning_rate": 1e-3,
-        "rules": [{"id": "doubt/doubt"}],
+        "rules": [{"id": "doubt/doubt", "options": options}],
     }
-    folder = runs.run(runs.toy_config(tmp_path, stages=[rl], record={"rollouts_every": 1, "rollouts": 12}))
+    return runs.run(runs.toy_config(tmp_path, stages=[rl], record={"rollouts_every": 1, "rollouts": 12}))
+
+
+def test_a_step_in_which_nothing_was_sampled_has_no_figures_of_answers(tmp_path, monkeypatch):
+    folder = doubting(tmp_path, monkeypatch, words="word " * 9, most=None)
+    metrics = [row["metrics"] for row in runs.rows(folder) if "metrics" in row]
+    assert len(metrics) == 2 and not any(key.startswith(("length/", "reward/", "task/")) for m in metrics for key in m)
+
+
+def test_a_run_trains_on_answers_that_went_on(tmp_path, monkeypatch):
+    folder = doubting(tmp_path, monkeypatch)
     texts = [file.read_text() for file in sorted((folder.path / "rollouts").glob("step-*.jsonl"))]
     rows = [json.loads(line) for text in texts for line in text.splitlines()]
     assert len(rows) == 24 and all(" no: " in row["completion"] and row["source"] == "policy" for row in rows)

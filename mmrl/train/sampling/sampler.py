@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mmrl.api.episodes import Conversation
 from mmrl.api.errors import PluginError, UserError
 from mmrl.api.interfaces import Task
-from mmrl.api.sampling import Continued, Group, SamplingRule, portion
+from mmrl.api.sampling import COLDEST, HOTTEST, MOST_TOKENS, Continued, Group, SamplingRule, is_temperature, portion
 from mmrl.api.seeds import derive
 from mmrl.api.types import Prompt, Rollout
 from mmrl.compute import ranks
@@ -170,10 +170,7 @@ class SamplingStep:
     ) -> list[Continued]:
         if self.selecting:
             raise PluginError('sample.go_on() is for the phase "score": write `phase = "score"` in the rule\'s class')
-        if len(rollouts) != len(begun) or (most is not None and most < 1):
-            raise PluginError(
-                f"sample.go_on(): {len(rollouts)} answers need as many texts, not {len(begun)}; most: from 1, not {most}"
-            )
+        _check_going_on(rollouts, begun, temperature, most)
         answers = [_single_answer(rollout) for rollout in rollouts]
         endings = self.sampler.add_gold.endings(answers) if self.sampler.add_gold else [None] * len(answers)
         alike: dict[SamplingParams, list[int]] = {}
@@ -317,6 +314,21 @@ class SamplingStep:
 
     def _instead(self, group: Group, prompt: Prompt) -> EncodedPrompt:
         return group.place, prompt, self.run.collector.encode([prompt])[0]
+
+
+def _check_going_on(rollouts: Sequence[Rollout], begun: Sequence[str], temperature: float | None, most: int | None) -> None:
+    """Raise PluginError for what `go_on` can't be asked for."""
+    counted = type(most) is int and 1 <= most <= MOST_TOKENS
+    if len(rollouts) != len(begun) or not (most is None or counted):
+        raise PluginError(
+            f"sample.go_on(): {len(rollouts)} answers need as many texts, not {len(begun)}; most: from 1 to {MOST_TOKENS}, not "
+            f"{most!r:.60}"
+        )
+    for text in begun:
+        if not isinstance(text, str) or any("\ud800" <= letter <= "\udfff" for letter in text):
+            raise PluginError(f"sample.go_on(): an answer can't begin with {text!r:.60}: give a str without lone surrogates")
+    if temperature is not None and not is_temperature(temperature):
+        raise PluginError(f"sample.go_on(): temperature = {temperature!r:.60} must be 0, or from {COLDEST:g} to {HOTTEST:g}")
 
 
 def _single_answer(rollout: Rollout) -> Conversation:

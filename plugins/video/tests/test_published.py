@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mmrl_video import seed_bench_r1, temporal_r1, time_r1, timezero, video_r1, video_rts, videochat_r1, videossr
 
-from mmrl import Case
+from mmrl import Case, Score
 from mmrl.registry import plugins
 from mmrl.testing.cases import mostly_slow
 
@@ -380,6 +380,7 @@ def test_orders_are_read_as_published_blanks_around_them_included(true):
 
 PUBLISHED = sorted(id for id in plugins.registry().specs("verifiers") if id.startswith("video/") and "@" in id)
 TRUTHS = {"gqa": {"answer": "A", "glue": [[1, 2]]}, "tracking": [[0, 0, 1, 1]] * 8, "letter": "B", "answer": "the cat sat"}
+TRUTHS |= {"ap": [[1.0, 2.0], [5.0, 9.0]], "hit": {"0": 4, "3": 2}}
 HUGE = ("a", "(", "[", "1", " ", "\n", "1 to 2 ", "final answer ", "final answer: ", ": ", "<answer>", "</think><answer>")
 HUGE += ("</answer> <glue>", "9-", "[[1,2,3,4],", "(1,2),", '{"a":', "\u0345\u0334", "<answer>1</answer>", "nan ", "Aa. ")
 
@@ -392,7 +393,8 @@ def test_a_megabyte_of_anything_is_read_in_time(id):
     for unit in HUGE:
         body, start = unit * (1_000_000 // len(unit)), time.process_time()
         for text in (body, f"<think>t</think><answer>{body}</answer>", f"<think>t</think><answer>A</answer><glue>{body}</glue>"):
-            value = verify(Case(completion=text, answer=truth, meta={"problem_type": "free-form", "duration": 20.0}))
+            found = verify(Case(completion=text, answer=truth, meta={"problem_type": "free-form", "duration": 20.0}))
+            value = found.value if isinstance(found, Score) else found
             assert spec.low <= value <= spec.high and math.isfinite(value)
         assert time.process_time() - start < 2, unit
 
@@ -407,5 +409,6 @@ def test_every_published_verifier_is_there():
         "seed-bench-r1": "letter",
         "video-rts": "letter format",
         "videossr": "anomaly counting jigsaw",
+        "qvhighlights": "ap hit",
     }
     assert sorted(f"video/{name}@{system}" for system, names in named.items() for name in names.split()) == PUBLISHED

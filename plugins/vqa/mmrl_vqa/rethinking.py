@@ -14,7 +14,7 @@ from typing import ClassVar, Literal
 
 from mmrl import Rollout, SamplingRule, Score, Status, UserError
 from mmrl.api.errors import is_finite
-from mmrl.api.sampling import Continued, Group, StepLoad, StepSampler
+from mmrl.api.sampling import COLDEST, HOTTEST, MOST_TOKENS, Continued, Group, StepLoad, StepSampler, is_temperature
 from mmrl.api.seeds import derive
 from mmrl.api.tasks.option_checks import check_integer, check_type
 from mmrl_vqa.vl_rethinker import RETHOUGHT, reconsiderations
@@ -59,9 +59,9 @@ class ForcedRethinking(SamplingRule):
             raise UserError(f"chance = {chance!r:.60} must be a share above 0, at most 1")
         for name, number, least in (("per_question", per_question, 1), ("longest", longest, 1), ("fewest", fewest, 0)):
             check_integer(name, number, least)
-        check_integer("most", most, max(fewest, 1))
-        if not is_finite(temperature) or temperature < 0:
-            raise UserError(f"temperature = {temperature!r:.60} must be a number from 0")
+        check_integer("most", most, max(fewest, 1), MOST_TOKENS)
+        if not is_temperature(temperature):
+            raise UserError(f"temperature = {temperature!r:.60} must be 0, or from {COLDEST:g} to {HOTTEST:g}")
         texts = list(triggers) if isinstance(triggers, list | tuple) else []
         if len(texts) != len(TRIGGERS) or not all(isinstance(text, str) and text.strip() for text in texts):
             raise UserError(f"triggers = {triggers!r:.60} must be {len(TRIGGERS)} texts that aren't blank")
