@@ -97,6 +97,8 @@ _PART = re.compile(r"""\s*("(?:[^"\\]|\\.)*"|'[^']*'|[^.=]*?)\s*([.=])""")
 
 
 def _key_and_value(text: str) -> tuple[list[str], str]:
+    if any("\ud800" <= letter <= "\udfff" for letter in text):  # bytes of an argument that are no text
+        raise UserError(f"--set {text!r} is no UTF-8: write it in that encoding")
     parts, end, sign = list[str](), 0, "."
     while sign == "." and (found := _PART.match(text, end)):
         part, sign = found.groups()
@@ -104,7 +106,7 @@ def _key_and_value(text: str) -> tuple[list[str], str]:
         parts.append(str(parse_value(part)) if part[:1] in ("'", '"') else part)
     if sign == "=" and any(parts):
         return parts, text[end:]
-    raise UserError(f"--set {text!r} has no value: write --set key.path=value")
+    raise UserError(f"--set {text!r} has no {'key' if sign == '=' else 'value'}: write --set key.path=value")
 
 
 def _index(node: list[Any], part: str, text: str) -> int:
@@ -132,8 +134,10 @@ def describe_validation_error(err: ValidationError) -> str:
         return f"{where!r} is missing: add it (docs/run-files.md)"
     if fault["type"] in ("union_tag_not_found", "union_tag_invalid"):
         kinds = ", ".join(f'kind = "{kind}"' for kind in STAGES)
-        theirs = "; ".join(names_here(str(fault.get("ctx", {}).get("tag", "")))) or 'an algorithm is a key of kind = "rl"'
-        return f"{where!r} needs {kinds}, or the id of a plugin's stage (mmrl list stages); {theirs}"
+        tag = str(fault.get("ctx", {}).get("tag", ""))
+        theirs = "; ".join(names_here(tag)) or 'an algorithm is a key of kind = "rl"'
+        found = f"found {tag!r:.60}: " if tag else ""
+        return f"{where!r} needs {kinds}, or the id of a plugin's stage (mmrl list stages); {found}{theirs}"
     found = fault.get("input")
     is_section = fault["type"] == "model_type"
     message = "it is a section: write its keys, such as { key = value }" if is_section else describe_error(fault).rstrip(".")

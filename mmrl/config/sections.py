@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from mmrl.api.sampling import COLDEST, is_temperature
 from mmrl.config.compute import ComputeConfig
 from mmrl.config.condition import ConditionConfig
 from mmrl.config.experts import ExpertsConfig
@@ -279,8 +280,9 @@ class RunConfig(Section):
     smoke: bool = False
     """Written by `mmrl train --smoke` into the run files that it shortens. It must not be set by hand."""
     smoke_shows: list[Bound] = []
-    """What a smoke run should show of what the run is for, such as `votes/agreement > 0.3`: metrics, parts of rewards such as
-    `part overlong < 0`, or `moved_share`. The end of a smoke run says which of it some step showed."""
+    """What a smoke run should show, each a figure, `<`, `>` or `!=` and a number: a metric, such as `votes/agreement > 0.3`, a
+    part of the reward, such as `part overlong < 0`, or `moved_share`. At its end a smoke run says which of these some step
+    showed."""
     policy: PolicyConfig
     """The model."""
     tasks: Annotated[list[TaskConfig], Field(min_length=1)]

@@ -38,14 +38,14 @@ def describe_unknown_key(path: Sequence[int | str], loc: Sequence[int | str], va
         return f"unknown key {'.'.join(map(str, [*path[:-1], name or key]))!r}: {told}"
     ours, theirs = [*_elsewhere(kind, key)], [*called_here(key, section, value)]
     # which settings there are, the algorithm says, and plugins bring others
-    setting = [f"a setting of the algorithm is written settings = {{{key} = ...}}"] if kind == "rl" else []
+    setting = [f"a setting of the algorithm is written settings = {{{key:.60} = ...}}"] if kind == "rl" else []
     if ours or theirs:
         found = [*ours, *theirs] if isinstance(value, Mapping) else [*theirs, *ours]
-        return f"unknown key {where!r}: {'; '.join([*found, *(setting if ours else [])])}"
+        return f"unknown key {where!r:.200}: {'; '.join([*found, *(setting if ours else [])])}"
     indexed = re.fullmatch(r"(\w+)\[(\d+)\]", key)
     near = f" Did you mean '{indexed[1]}.{indexed[2]}'?" if indexed else did_you_mean(key, known)
     found = [f"d{near[2:]}"] if near else [*setting, f"known keys are {', '.join(known)}"]
-    return f"unknown key {where!r}: {'; '.join(found)}"
+    return f"unknown key {where!r:.200}: {'; '.join(found)}"
 
 
 def _elsewhere(kind: str, key: str) -> Iterator[str]:

@@ -44,7 +44,7 @@ def _without_nan(value: Any, depth: int = 0) -> Any:
     return value
 
 
-_BOUND = re.compile(r"\S(.*\S)? (<|>|!=) -?\d+(\.\d+)?")
+_BOUND = re.compile(r"[^\s<>!]([^<>!]*[^\s<>!])? (<|>|!=) -?\d+(\.\d+)?")
 
 
 def _is_bound(text: str) -> str:

@@ -367,7 +367,7 @@ class Registry:
 
     def _unknown(self, kind: str, id: str) -> UserError:
         """The error for an unknown id: its plugin failed, is switched off or isn't installed, or the id is misspelt."""
-        what, plugin = f"no {SINGULAR[kind]} {id!r}", id.partition("/")[0] if "/" in id else None
+        what, plugin = f"no {SINGULAR[kind]} {id!r:.200}", id.partition("/")[0] if "/" in id else None
         for failed in self._failed():
             if failed.name == plugin:
                 error = PluginError(f"{what}: {failed.label} {failed.error}")
@@ -381,7 +381,7 @@ class Registry:
         if kind == "tasks" and id.endswith(".toml"):
             return UserError(f"{what}: a run file is checked by mmrl train {id} --dry-run")
         names = [p.name for p in self.plugins]
-        if plugin and plugin not in names and Path(f"{plugin}.py").is_file():
+        if plugin and plugin not in names and os.path.isfile(f"{plugin}.py"):
             return UserError(f"{what}: {plugin}.py is here and not loaded. Try: mmrl --plugin ./{plugin}.py ...")
         if plugin and contract.is_name(plugin) and not did_you_mean(plugin, names):
             return UserError(f"{what}: is the package for {plugin!r} installed? Try: pip install {distribution_of(plugin)}")

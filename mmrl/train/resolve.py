@@ -117,9 +117,14 @@ def resolve(config: RunConfig, train: bool = True) -> Setup:
 
 
 def algorithm_specs(config: RunConfig) -> list[AlgorithmSpec | None]:
-    """The spec of each rl stage's algorithm; None for other stages."""
-    registry = plugins.registry()
-    return [registry.get("algorithms", s.algorithm) if isinstance(s, RlStage) else None for s in config.stages]
+    """The spec of each rl stage's algorithm; None for other stages. Raises UserError with the stage for an unknown one."""
+    registry, specs = plugins.registry(), list[AlgorithmSpec | None]()
+    for number, stage in enumerate(config.stages):
+        try:
+            specs.append(registry.get("algorithms", stage.algorithm) if isinstance(stage, RlStage) else None)
+        except UserError as error:
+            raise type(error)(f"stages.{number}.algorithm: {error}") from error
+    return specs
 
 
 def with_algorithm_defaults(config: RunConfig, specs: Sequence[AlgorithmSpec | None] | None = None) -> RunConfig:

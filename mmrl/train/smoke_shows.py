@@ -26,10 +26,15 @@ def shown(said: str, found: Sequence[Mapping[str, Any]]) -> float | None:
     return next((value for value in values if SIGNS[sign](value, float(bound))), None)
 
 
+def _is_there(said: str, found: Sequence[Mapping[str, Any]]) -> bool:
+    name = said.rsplit(" ", 2)[0]
+    return any(name in figure for figure in found)
+
+
 def told_shown(entries: Sequence[str], run: RunData) -> list[str]:
     """For people: a line for those entries of `smoke_shows` that were shown, and one for those that weren't."""
     found = figures(run)
     values = {said: shown(said, found) for said in entries}
     there = [f"{said} ({value:.3g})" for said, value in values.items() if value is not None]
-    lacking = [said for said, value in values.items() if value is None]
+    lacking = [said if _is_there(said, found) else f"{said} (no such figure)" for said, value in values.items() if value is None]
     return [f"{how}: {', '.join(some)}" for how, some in (("shown", there), ("not shown by any step", lacking)) if some]

@@ -78,6 +78,7 @@ def test_a_key_of_set_may_be_quoted_as_in_toml(key):
         ("generate.temperature=1e-300", "'generate.temperature': input should be greater than or equal to 0.001; found 1e-300"),
         ("train.threads=100000000", "'train.threads': input should be less than or equal to 1024; found 100000000"),
         ("policy={model = 'a', min_pixels = 9, max_pixels = 8}", "'policy': min_pixels = 9 is above max_pixels = 8: lower it"),
+        ("evaluate.temperature=1e-320", "'evaluate': temperature = 9.99989e-321 must be 0 or at least 0.001"),
         ("evaluate.sparse_frames=[8, 4]", "'evaluate': sparse_frames = [8, 4] must rise, such as [32, 64, 128]"),
         ("stages.0.sft=1", "unknown key 'stages.0.sft'"),
         ("generate.max_tokens=-1", "'generate.max_tokens'"),
@@ -98,9 +99,11 @@ def test_a_key_of_set_may_be_quoted_as_in_toml(key):
         ("tasks.first.weight=1", "'first' is not an item of a list of 1"),
         ("policy.model.size=1", "'model' is a single value"),
         ("seed", "has no value: write --set key.path=value"),
-        ("=3", "has no value"),
+        ("=3", "has no key: write --set key.path=value"),
+        ("seed=\udcff", "is no UTF-8: write it in that encoding"),
+        ("\udcff=3", "is no UTF-8"),
         ('"seed=3', "unknown key '\"seed'"),
-        ("=3=4", "has no value"),
+        ("=3=4", "has no key"),
     ],
 )
 def test_one_line_says_what_is_wrong(override, message):
@@ -296,7 +299,9 @@ def test_smoke_is_a_field_that_is_not_set_by_hand():
         configs.parse_config({**GOOD, "smoke": True})
 
 
-@pytest.mark.parametrize("said", ["votes/agreement", "> 0.3", "loss >= 0", "loss > x", "loss>0", "loss > 1 ", "loss > nan"])
+@pytest.mark.parametrize(
+    "said", ["votes/agreement", "> 0.3", "loss >= 0", "loss > x", "loss>0", "loss > 1 ", "loss > nan", "loss > 0, b > 0"]
+)
 def test_what_a_smoke_run_shows_is_a_figure_a_sign_and_a_number(said):
     given = ["part gui/subgoals > 0", "loss != -0.5", "moved_share < 1"]
     assert smoke(configs.parse_config({**GOOD, "smoke_shows": given})).smoke_shows == given

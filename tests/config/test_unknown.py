@@ -133,7 +133,14 @@ def test_a_section_of_another_trainer_is_told_by_its_keys(written, said):
 def test_a_kind_of_another_trainer_is_told(kind, said):
     with pytest.raises(UserError, match=r"'stages\.0' needs kind = ") as caught:
         configs.parse_config(GOOD, [f"stages.0.kind={kind}"])
-    assert str(caught.value).endswith(f"; {said}")
+    assert str(caught.value).endswith(f"; found {kind!r}: {said}")
+
+
+@pytest.mark.parametrize("override", [f"{'k' * 10_000}=1", f"stages.0.{'k' * 10_000}=1", f"stages.0.kind={'k' * 10_000}"])
+def test_what_is_very_long_is_cut(override):
+    with pytest.raises(UserError) as caught:
+        configs.parse_config(GOOD, [override])
+    assert len(str(caught.value)) < 2000 and "k" * 50 in str(caught.value)
 
 
 @pytest.mark.parametrize(

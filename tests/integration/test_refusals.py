@@ -601,7 +601,7 @@ REFUSED = {
         r"stages\.0\.teacher: '\./nowhere' is not",
     ),
     # algorithms and their settings
-    "an unknown algorithm": (stage(algorithm="gpro"), r"no algorithm 'gpro'\. Did you mean"),
+    "an unknown algorithm": (stage(algorithm="gpro"), r"^stages\.0\.algorithm: no algorithm 'gpro'\. Did you mean"),
     "a critic of nothing": (stage(critic={}), r"stages\.0\.critic is given, but grpo doesn't use one: drop it, or .* ppo"),
     "temperatures that don't steer": (
         stage(entropy_control={"low": 1.2, "high": 1.2}),

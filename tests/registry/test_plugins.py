@@ -514,6 +514,8 @@ def test_a_missing_local_file_is_fatal(tmp_path) -> None:
         ("tasks", "gui/click", "no task 'gui/click': is the package for 'gui' installed? Try: pip install multimodal-rl-gui"),
         ("tasks", "flags/exact", "no task 'flags/exact': that is one of the verifiers"),
         ("tasks", "what; rm -rf /", "no task 'what; rm -rf /'; `mmrl list tasks` shows all"),
+        ("tasks", "x" * 10_000, f"no task '{'x' * 199}; `mmrl list tasks` shows all"),
+        ("tasks", f"{'X' * 10_000}/y", f"no task '{'X' * 199}; `mmrl list tasks` shows all"),
         ("algorithms", "grop", "no algorithm 'grop'. Did you mean 'grpo'?"),
         ("algorithms", "GRPO", "no algorithm 'GRPO'. Did you mean 'grpo'?"),
         (

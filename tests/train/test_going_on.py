@@ -111,15 +111,16 @@ MANY = [([], None), (["x", "y"], 4), *[(["x"], most) for most in (0, -3, True, 2
 
 @pytest.mark.parametrize(("begun", "most"), MANY)
 def test_calls_that_can_not_be_meant_are_refused(begun, most):
-    with pytest.raises(
-        PluginError, match=rf"^sample.go_on\(\): 1 answers need as many texts, not {len(begun)}; most: from 1 to 131072, not {most!r}$"
-    ):
+    why = rf"^sample.go_on\(\): 1 answers need as many texts, not {len(begun)}; most: from 1 to 131072, not {most!r}$"
+    with pytest.raises(PluginError, match=why):
         step().go_on([answer("a", 0)], begun, most=most)
 
 
 @pytest.mark.parametrize("text", [None, b"x", 7, "a\ud800"])
 def test_what_is_no_text_is_refused(text):
-    with pytest.raises(PluginError, match=r"^sample.go_on\(\): an answer can't begin with .*: give a str without lone surrogates$"):
+    with pytest.raises(
+        PluginError, match=r"^sample.go_on\(\): an answer can't begin with .*: give a str without lone surrogates$"
+    ):
         step().go_on([answer("a", 0)], [text])
 
 
@@ -145,12 +146,12 @@ def mmrl_sampling_rules():
     return [SamplingRuleSpec(id="doubt/doubt", target="doubt:Doubt")]
 
 class Doubt(SamplingRule):
-    def __init__(self, words=" no: ", most=3):
-        self.words, self.most = words, most
+    def __init__(self, keep=2, words=" no: ", most=3):
+        self.keep, self.words, self.most = keep, words, most
 
     def __call__(self, groups, sample):
         rollouts = [r for g in groups for r in g.rollouts]
-        found = sample.go_on(rollouts, [r.completion[:2] + self.words for r in rollouts], most=self.most)
+        found = sample.go_on(rollouts, [r.completion[: self.keep] + self.words for r in rollouts], most=self.most)
         assert self.most is None or all(one.tokens <= self.most for one in found)
         answers = iter(one.rollout for one in found)
         for group in groups:
@@ -160,11 +161,16 @@ class Doubt(SamplingRule):
 """
 
 
-def doubting(tmp_path, monkeypatch, **options):
-    """The folder of a run whose rule gives words."""
-    file = tmp_path / "doubt.py"
+@pytest.fixture(scope="module")
+def doubt(tmp_path_factory):
+    file = tmp_path_factory.mktemp("plugin") / "doubt.py"
     file.write_text(RULE)
-    monkeypatch.setenv("MMRL_PLUGIN_FILES", f"{runs.TOY}:{file}")
+    return file
+
+
+def doubting(tmp_path, monkeypatch, doubt, **options):
+    """The folder of a run whose rule gives words."""
+    monkeypatch.setenv("MMRL_PLUGIN_FILES", f"{runs.TOY}:{doubt}")
     rl = {
         "kind": "rl",
         "steps": 2,
@@ -176,14 +182,14 @@ def doubting(tmp_path, monkeypatch, **options):
     return runs.run(runs.toy_config(tmp_path, stages=[rl], record={"rollouts_every": 1, "rollouts": 12}))
 
 
-def test_a_step_in_which_nothing_was_sampled_has_no_figures_of_answers(tmp_path, monkeypatch):
-    folder = doubting(tmp_path, monkeypatch, words="word " * 9, most=None)
+def test_a_step_in_which_nothing_was_sampled_has_no_figures_of_answers(tmp_path, monkeypatch, doubt):
+    folder = doubting(tmp_path, monkeypatch, doubt, keep=0, words="word " * 9, most=None)
     metrics = [row["metrics"] for row in runs.rows(folder) if "metrics" in row]
     assert len(metrics) == 2 and not any(key.startswith(("length/", "reward/", "task/")) for m in metrics for key in m)
 
 
-def test_a_run_trains_on_answers_that_went_on(tmp_path, monkeypatch):
-    folder = doubting(tmp_path, monkeypatch)
+def test_a_run_trains_on_answers_that_went_on(tmp_path, monkeypatch, doubt):
+    folder = doubting(tmp_path, monkeypatch, doubt)
     texts = [file.read_text() for file in sorted((folder.path / "rollouts").glob("step-*.jsonl"))]
     rows = [json.loads(line) for text in texts for line in text.splitlines()]
     assert len(rows) == 24 and all(" no: " in row["completion"] and row["source"] == "policy" for row in rows)

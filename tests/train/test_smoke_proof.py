@@ -225,6 +225,7 @@ def test_a_figure_is_shown_by_any_step_stage_or_recorded_rollout():
     said = ("a/b > 0.2", "a/b < 0.2", "a/b > 0.25", "c != 0.5", "d > 0", "moved_share < 0.5")
     assert [shown(each, found) for each in said] == [0.25, 0.125, None, None, None, 0.125]
     assert told_shown(["c > 0"], run) == ["shown: c > 0 (0.5)"] and told_shown([], run) == []
+    assert told_shown(["c > 1", "cc > 0"], run) == ["not shown by any step: c > 1, cc > 0 (no such figure)"]
 
 
 def test_a_run_that_is_no_smoke_run_mixes_in_nothing(tmp_path, toy):

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 MAX_SHOWN = 4096
 """Largest number of frames that are shown of one video."""
+SLOWEST, FASTEST = 1e-6, 1000
+"""Frames per second at least and at most."""
 MAX_DECODED = 2**29
 """Largest size of the decoded frames of one video, in bytes."""
 
@@ -63,8 +65,8 @@ class Clip:
         if len(given) > 1:
             raise UserError(f"video {self.path}: {' and '.join(given)} are both given: choose one")
         for name in ("fps", "rate"):
-            if (value := getattr(self, name)) is not None and not 0 < value <= 1000:
-                raise UserError(f"video {self.path}: {name} = {value!r} must be a number above 0, at most 1000")
+            if (value := getattr(self, name)) is not None and not SLOWEST <= value <= FASTEST:
+                raise UserError(f"video {self.path}: {name} = {value!r:.60} must be a number from {SLOWEST:g} to {FASTEST}")
         if self.count is not None and not 1 <= self.count <= MAX_SHOWN:
             raise UserError(f"video {self.path}: count = {self.count!r} must be 1 to {MAX_SHOWN}")
         if not 0 <= self.start_s < math.inf or (self.end_s is not None and not self.start_s < self.end_s < math.inf):

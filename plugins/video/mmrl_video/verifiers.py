@@ -32,10 +32,10 @@ def tiou(case: Case, threshold: float = 0.0, graded: bool = True) -> Score:
     Known exploits: the whole clip earns the event's share of it, unless `threshold` is above that (`video/anomaly` subtracts it).
     Reversed, empty and negative spans, and several for one, are no answer.
     """
+    true, nearest = true_spans(case.answer), case.meta.get("nearest") or case.meta.get("ranked")
     found, why = _given_spans(case)
     if found is None:
         return Score(0.0, detail=why)
-    true, nearest = true_spans(case.answer), case.meta.get("nearest") or case.meta.get("ranked")
     value = max(spans.iou(found, [one]) for one in true) if nearest else spans.iou(found, true)
     kept = value >= threshold and value > 0
     return Score(float(kept) * (value if graded else 1.0), detail=f"IoU {value:.3f}")
@@ -47,10 +47,10 @@ def anomaly(case: Case) -> Score:
 
     Known exploits: a half of the clip that contains the event earns about s, which is little for a short event.
     """
+    true = true_spans(case.answer)
     found, why = _given_spans(case)
     if found is None:
         return Score(0.0, detail=why)
-    true = true_spans(case.answer)
     value, share = spans.iou(found, true), spans.total(spans.merged(true)) / float(case.meta["duration"])
     beyond = (value - share) / (1 - share) if share < 1 else value
     return Score(min(1.0, max(0.0, beyond)), detail=f"IoU {value:.3f}, the whole clip {share:.3f}")
@@ -67,7 +67,10 @@ def true_spans(answer: Any) -> list[Span]:
     except (TypeError, ValueError):
         found = []
     if not found or not all(0 <= start < end < float("inf") for start, end in found):
-        raise ValueError(f"the answer {answer!r:.80} is not a span of time")
+        why = f"the answer {answer!r:.80} is not a span of time"
+        if isinstance(answer, Mapping) and all(str(key).isdigit() for key in answer):  # as `highlight` has them
+            why += ": scores of clips are for video/hit@qvhighlights, which `verifiers` of the task must name"
+        raise ValueError(why)
     return found
 
 

@@ -293,7 +293,7 @@ def test_options_are_checked(filmed, table):
         ({"style": "loud"}, "style = 'loud' is unknown"),
         ({"times": "frames"}, "times = 'frames' is unknown"),
         ({"fps": 2.0, "count": 8}, "fps and count are both given"),
-        ({"fps": 0}, "fps = 0 must be a number above 0"),
+        ({"fps": 0}, "fps = 0 must be a number from 1e-06 to 1000"),
         ({"fps": True}, "fps = True must be a number"),
         ({"count": 0}, "count = 0 must be a whole number"),
         ({"style": "time-r1", "prompt": "Say."}, "a system's style has its own prompt"),
@@ -488,6 +488,10 @@ def test_boxes_in_every_form_are_the_same(filmed, table, tmp_path):
         assert prompt.answer == boxes and prompt.meta["times"] == [round(t, 3) for t in moments], name
         assert "Where is the square at 0, 0.75, " in prompt.text and "pixels of the 32 x 32 clip" in prompt.text
     assert prompt.videos[0].frames_THWC[:, 0, 0, 0].tolist() == at and prompt.videos[0].times_s == tuple(moments)
+    for fps in (10**400, 1e-320, "6", None):  # no rates: there are ten pictures a second
+        path = table("rates.json", [{"object": "the square", **forms["pictures"][0], "fps": fps}])
+        (prompt,) = every(TrackingData(path=path, videos=str(filmed), shares=ALL))
+        assert prompt.meta["times"] == [round(frame / 10, 3) for frame in at]
     task = TrackingData(
         path=table("r.json", [{"object": "it", **forms["unit"][0]}]), videos=str(filmed), shares=ALL, style="videochat-r1"
     )

@@ -161,6 +161,8 @@ def test_the_second_of_the_best_moment_is_asked_for(table, style):
     with pytest.raises(NoGold, match="no clip of it is very good"):
         task.gold(fair)
     assert task.summarise([(good, 1.0)]) == {}
+    with pytest.raises(ValueError, match=r"for video/hit@qvhighlights, which `verifiers` of the task must name"):
+        plugins.registry().make_verifier("video/tiou")(Case(completion=task.gold(good), answer=good.answer, meta=good.meta))
 
 
 @pytest.mark.parametrize(

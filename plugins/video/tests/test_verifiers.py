@@ -121,8 +121,10 @@ def test_several_spans():
 
 @pytest.mark.parametrize("truth", [[2, 1], [1, 1], [-1, 2], [], None, [1, math.inf], [1, math.nan], {"answer": "A"}])
 def test_a_truth_that_is_none_is_a_failure_and_not_a_zero(truth):
-    with pytest.raises(ValueError, match=re.escape(f"the answer {truth!r} is not a span of time")):
-        score(verifiers.tiou, "1 to 2", truth)
+    for text, about in itertools.product(("1 to 2", "never"), ({}, {"style": "tags"}, {"nearest": True})):
+        for verifier in (verifiers.tiou, verifiers.anomaly):
+            with pytest.raises(ValueError, match=re.escape(f"the answer {truth!r} is not a span of time")):
+                score(verifier, text, truth, about)
 
 
 SPAN = st.tuples(st.integers(0, 60), st.integers(1, 30)).map(lambda p: (p[0] / 2, (p[0] + p[1]) / 2))

@@ -57,8 +57,9 @@ class ForcedRethinking(SamplingRule):
         check_type("verifier", verifier, str)
         if not is_finite(chance) or not 0 < chance <= 1:
             raise UserError(f"chance = {chance!r:.60} must be a share above 0, at most 1")
-        for name, number, least in (("per_question", per_question, 1), ("longest", longest, 1), ("fewest", fewest, 0)):
+        for name, number, least in (("per_question", per_question, 1), ("longest", longest, 1)):
             check_integer(name, number, least)
+        check_integer("fewest", fewest, 0, MOST_TOKENS)
         check_integer("most", most, max(fewest, 1), MOST_TOKENS)
         if not is_temperature(temperature):
             raise UserError(f"temperature = {temperature!r:.60} must be 0, or from {COLDEST:g} to {HOTTEST:g}")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mmrl.api.errors import display_path
+from mmrl.api.media.clips import FASTEST, SLOWEST
 from mmrl.api.media.picture_folders import folder_info
 from mmrl.api.media.video_files import probe
 from mmrl.api.tasks.tables import resolve_image
@@ -69,6 +70,12 @@ class Folder:
                         for known in (one, stem):
                             self._below.setdefault(known, []).append(os.path.join(parent, one))
         return self._below.get(name, [])
+
+
+def rate_of(value: Any) -> float | None:
+    """A number of pictures per second; None for anything else."""
+    is_rate = isinstance(value, int | float) and not isinstance(value, bool) and SLOWEST <= value <= FASTEST
+    return float(value) if is_rate else None
 
 
 def known(path: str, rate: float | None = None) -> Known:

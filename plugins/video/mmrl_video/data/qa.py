@@ -9,11 +9,12 @@ from typing import Any
 
 from mmrl import Prompt, UserError, user_message
 from mmrl.api.errors import display_path
+from mmrl.api.media.clips import FASTEST, SLOWEST
 from mmrl.api.media.images import load_image
 from mmrl.api.tasks.option_checks import check_choice
 from mmrl.api.tasks.tables import resolve_image
 from mmrl_video.data import published, times
-from mmrl_video.data.files import Folder
+from mmrl_video.data.files import Folder, rate_of
 from mmrl_video.data.questions import Question, question
 from mmrl_video.data.task import ClipData, length_of
 from mmrl_video.drawn.task import STYLES, asked, means
@@ -57,8 +58,8 @@ class QuestionData(ClipData):
             or not all(isinstance(c, str) for c in self.part)
         ):
             raise UserError(f'part = {self.part!r:.60} must be two columns, such as ["start", "end"]')
-        if self.rate is not None and _rate_of(self.rate) is None:
-            raise UserError(f"rate = {self.rate!r:.60} must be a number above 0, at most 1000")
+        if self.rate is not None and rate_of(self.rate) is None:
+            raise UserError(f"rate = {self.rate!r:.60} must be a number from {SLOWEST:g} to {FASTEST}")
         super().__post_init__()
         rows = (row for table in self._tables.values() for row in table.scan(self.part))
         if self.part and not any(row and row.keys() >= set(self.part) for row in rows):
@@ -102,7 +103,7 @@ class QuestionData(ClipData):
         """Pictures per second of a clip that is a folder; None for a file."""
         if not os.path.isdir(path):
             return None
-        rate = _rate_of(row.get("fps")) or self.rate
+        rate = rate_of(row.get("fps")) or self.rate
         if rate is None:
             raise ValueError(f"its clip {display_path(path)} is a folder of pictures: set rate, their number per second")
         return rate
@@ -125,8 +126,3 @@ class QuestionData(ClipData):
         if self.style == "seed-bench-r1":
             return published.SEED_BENCH_R1.format(text)
         return asked(text.strip(), WHAT[found.kind], self.style, self.prompt)
-
-
-def _rate_of(value: Any) -> float | None:
-    """A number of pictures per second; None for anything else."""
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= 1000 else None

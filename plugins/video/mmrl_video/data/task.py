@@ -12,13 +12,13 @@ from typing import Any, ClassVar
 
 from mmrl import Overlay, Prompt, Task, UserError
 from mmrl.api.errors import display_path
-from mmrl.api.media.clips import MAX_SHOWN, Clip
+from mmrl.api.media.clips import FASTEST, MAX_SHOWN, SLOWEST, Clip
 from mmrl.api.tasks.groups import cells_of, check_groups, group_figures
 from mmrl.api.tasks.image_sources import hash_order, split_of
 from mmrl.api.tasks.option_checks import check_choice, check_integer, check_split, check_type, parse_split_shares
 from mmrl.api.tasks.tables import DataTable, LazyItems, columns_in, fill_columns
 from mmrl_video import reading, seen
-from mmrl_video.data.files import Folder, Known, known
+from mmrl_video.data.files import Folder, Known, known, rate_of
 from mmrl_video.data.tables import CLIP_KEYS, Table, first, tables
 from mmrl_video.drawn.task import STYLES
 from mmrl_video.pretext.sources import SUFFIXES
@@ -161,10 +161,8 @@ class ClipData(Task):
         return Clip(path=path, **({"fps": self.fps, "count": self.count} | more))
 
     def _sampling(self) -> None:
-        if self.fps is not None:
-            fps: Any = self.fps
-            if isinstance(fps, bool) or not isinstance(fps, int | float) or not 0 < fps <= 1000:
-                raise UserError(f"fps = {fps!r:.60} must be a number above 0, at most 1000")
+        if self.fps is not None and rate_of(self.fps) is None:
+            raise UserError(f"fps = {self.fps!r:.60} must be a number from {SLOWEST:g} to {FASTEST}")
         if self.count is not None:
             check_integer("count", self.count, 1, MAX_SHOWN, of="frames")
             if self.fps is not None:

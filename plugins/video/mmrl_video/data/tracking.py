@@ -19,7 +19,7 @@ from mmrl.api.media.video_files import probe
 from mmrl.api.tasks.option_checks import check_choice
 from mmrl_video import reading, tracks
 from mmrl_video.data import published
-from mmrl_video.data.files import Folder
+from mmrl_video.data.files import Folder, rate_of
 from mmrl_video.data.tables import first, parsed, text_of
 from mmrl_video.data.task import ClipData
 from mmrl_video.drawn.task import STYLES, asked
@@ -85,9 +85,8 @@ class TrackingData(ClipData):
         if published_style and len(boxes) != EIGHT:
             raise ValueError(f"it has {len(boxes)} boxes, and videochat-r1 needs {EIGHT}")
         path = folder.find(self.clip_of(row))
-        rate = row.get("fps")
         found = (
-            _pictures(path, len(boxes), times, float(rate) if isinstance(rate, int | float) and rate > 0 else RATE)
+            _pictures(path, len(boxes), times, rate_of(row.get("fps")) or RATE)
             if os.path.isdir(path)
             else self._clip(path, len(boxes), times, published_style)
         )
