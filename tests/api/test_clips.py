@@ -404,8 +404,9 @@ def test_other_things_than_videos(folder, good):
     ("keys", "why"),
     [
         ({"fps": 1, "count": 2}, "fps and count are both given"),
-        ({"fps": 0}, "above 0"),
-        ({"fps": float("nan")}, "above 0"),
+        ({"fps": 0}, "from 1e-06 to 1000"),
+        ({"fps": float("nan")}, "from 1e-06 to 1000"),
+        ({"fps": 1e9}, "from 1e-06 to 1000"),
         ({"count": 0}, "must be 1 to"),
         ({"start_s": 3, "end_s": 2}, "give 0 <= start_s < end_s"),
         ({"start_s": -1}, "give 0 <= start_s < end_s"),
