@@ -36,6 +36,7 @@ WITHOUT = {
     "mmrl.api.processes.guard.adopt_orphans": PROCESS,
     "mmrl.api.processes.guard.guard": PROCESS,
     "mmrl.api.processes.system_calls.forbid": PROCESS,
+    "mmrl.api.sampling.Continued": "`StepSampler.go_on` gives it, in a run",
     "mmrl.api.simulators.processes.probe.Empty": PROCESS,
     "mmrl.api.simulators.processes.probe.Probe": PROCESS,
     "mmrl.api.simulators.processes.child.receive": CHANNEL,
