@@ -132,10 +132,9 @@ class Turn:
     observed_ids: tuple[int, ...]
     """Token ids that the policy read before this turn; for turn 0 the whole encoded prompt."""
     token_ids: Sequence[int]
-    """Token ids that the policy sampled, the end token included. Training uses these ids; the text is never tokenised again."""
+    """Token ids of what the policy wrote, the end token included. Training uses these ids; the text is never tokenised again."""
     logprobs: tuple[float, ...]
-    """Natural log-probability of each id (temperature applied); NaN for ids that weren't sampled, such as those of a gold
-    completion, or of words that a sampling rule put into an answer."""
+    """Natural log-probability of each id (temperature applied); NaN for ids that weren't sampled: gold ones, a rule's words."""
     text: str
     """The sampled ids decoded, without special tokens; verifiers read this."""
     reward: float = 0.0

@@ -33,9 +33,8 @@ class SmokeProof:
     ) -> None:
         """Judge a step. number: of the stage, from 1. step: of the run, from 1. compares: see `Algorithm.compares`."""
         weights = [(n, full_tensor(t.detach())) for n, t in policy.parameters() if t.numel()]
-        changes = [(float((t - self._before[n]).abs().max()), t.numel()) for n, t in weights]
-        moved = max((change for change, _ in changes), default=0.0)
-        share = sum(size for change, size in changes if change) / max(1, sum(size for _, size in changes))
+        moved = max((float((t - self._before[n]).abs().max()) for n, t in weights), default=0.0)
+        share = sum(int((t != self._before[n]).sum()) for n, t in weights) / max(1, sum(t.numel() for _, t in weights))
         self._before = {}
         found = self.seen.setdefault(number, {"stage": number, "kind": stage.kind, "step": None, "why": ""})
         if found["step"] is not None:

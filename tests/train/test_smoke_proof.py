@@ -52,9 +52,9 @@ def judged(change, stage=None, compares=True, **metrics):
 
 def test_a_step_proves_the_update_if_groups_had_spread_and_weights_moved_by_a_finite_loss():
     found = judged(0.25)
-    assert (found["step"], found["moved"], found["moved_share"], found["loss"]) == (3, 0.25, 2 / 8, 0.5) and not unproved([found])
+    assert (found["step"], found["moved"], found["moved_share"], found["loss"]) == (3, 0.25, 1 / 8, 0.5) and not unproved([found])
     (line,) = told([found])
-    assert line == "stage 1 (rl): the update works: step 3 moved 25% of the weights, by up to 2.5e-01, with a loss of 0.5"
+    assert line == "stage 1 (rl): the update works: step 3 moved 12.5% of the weights, by up to 2.5e-01, with a loss of 0.5"
 
 
 @pytest.mark.parametrize(

@@ -34,13 +34,13 @@ def read_shapes(config: PolicyConfig, name: str, online: bool) -> Found:
         from mmrl.policies.load import checked_options  # imports torch
 
         checked_options(config, plugins.registry().get("policies", config.kind))
-    data, source, limit = _config(beneath(name), online)
+    data, source, limit = _config(base_of(name), online)
     acts = config.kind == "vla"
     shapes = vla_shapes(data, config, f"policy.model {name!r}") if acts else shapes_of(data, f"policy.model {name!r}")
     return Found(shapes=shapes, source=source, most_pixels=limit or LIMITS[shapes.family])
 
 
-def beneath(name: str) -> str:
+def base_of(name: str) -> str:
     """The base model of a folder of adapters; other names unchanged."""
     if name.startswith("tiny:") or not Path(name).is_dir():
         return name

@@ -12,7 +12,7 @@ from typing import Any
 
 from mmrl.config.sections import RunConfig
 from mmrl.registry import plugins
-from mmrl.train.plan.configs import beneath
+from mmrl.train.plan.configs import base_of
 from mmrl.train.plan.machines import Machine
 from mmrl.train.plan.memory import Part
 from mmrl.train.plan.published import published
@@ -82,7 +82,7 @@ def weights_of(model: str, online: bool) -> int | None:
     it isn't known."""
     if model.split(":")[0] == "tiny":
         return 0
-    model = beneath(model)
+    model = base_of(model)
     if (config := published(model)) is not None:
         return shapes_of(config, model).parameters
     if Path(model).is_dir():
