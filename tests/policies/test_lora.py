@@ -224,6 +224,29 @@ def test_a_pass_without_gradients_is_that_of_peft_bit_for_bit_in_fewer_operation
     assert counts[0] == counts[1] - (alpha != 5.0) - (dtype != torch.float32)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_gradients_are_those_of_peft_and_layers_of_one_input_keep_it_once_as_it_is(dtype):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = torch.nn.ModuleDict({name: torch.nn.Linear(24, 40) for name in "qk"}).to(dtype)
+        add_adapters(model, LoraConfig(rank=4, alpha=8.0, target_modules=["q", "k"]), 0)
+        for layer in model.values():
+            torch.nn.init.normal_(layer.lora_B["default"].weight)
+        x, wanted = torch.randn(3, 50, 24).to(dtype), torch.randn(3, 50, 40).to(dtype)
+    found, inputs = [], []
+    for forward in (lambda layer, x: layer(x), lambda layer, x: type(layer).forward(layer, x)):
+        layers, given, kept = copy.deepcopy(model), x.clone().requires_grad_(), {}
+        with torch.autograd.graph.saved_tensors_hooks(lambda t, kept=kept: kept.setdefault(t.data_ptr(), t), lambda t: t):
+            out = sum(forward(layer, given) for layer in layers.values())
+        out.backward(wanted)
+        weights = [p.grad for _, p in sorted(layers.named_parameters()) if p.grad is not None]
+        assert len(weights) == 4
+        found.append([given.grad, *weights])
+        inputs.append([t.dtype for t in kept.values() if t.numel() == x.numel()])
+    assert all(map(torch.equal, *found))
+    assert inputs == [[dtype], [torch.float32] * 2]
+
+
 def test_switching_off_leaves_gradients_and_freezing_alone_and_ends_with_an_error():
     vlm = policy()
     (_, still), *_, (_, free) = vlm.parameters()

@@ -43,12 +43,11 @@ def kept(shapes: Shapes, experts: Experts | None, b: int, weights: Trained | Non
 
 
 def _adapters(shapes: Shapes, inner: int, b: int, weights: Trained | None) -> int:
-    """What the adapters of an MLP of this width keep: their inputs, in float32 as they are."""
+    """What the adapters of an MLP of this width keep: their inputs, of which `gate_proj` and `up_proj` share one."""
     if weights is None or weights.plain:
         return 0
-    t, first = shapes.text, {"gate_proj", "up_proj"} & weights.adapted
-    own = FULL * inner * ("down_proj" in weights.adapted)
-    return own + FULL * t.hidden * (bool(first) if b == FULL else len(first))
+    adapted = weights.adapted
+    return b * (inner * ("down_proj" in adapted) + shapes.text.hidden * bool({"gate_proj", "up_proj"} & adapted))
 
 
 def passing(shapes: Shapes, b: int) -> int:

@@ -58,10 +58,7 @@ def _attention(shapes: Shapes, b: int, weights: Trained | None, dense: bool) -> 
         norms = 2 * ((3 * FULL if b == FULL else FULL + 2 * b) * t.hidden + FULL)
         return norms + attention
     found = 2 * FULL * (t.hidden + 1) + attention + FULL * weights.rank * len(weights.adapted)
-    first = {"q_proj", "k_proj", "v_proj"} & weights.adapted
-    if b == FULL:  # adapters of the same input share it
-        return found + FULL * t.hidden * bool(first)
-    return found + FULL * (t.hidden * len(first) + t.q * ("o_proj" in weights.adapted))  # in float32, as adapters are
+    return found + b * t.hidden * bool({"q_proj", "k_proj", "v_proj"} & weights.adapted)  # their input, which they share
 
 
 def vision_layer(shapes: Shapes, b: int) -> int:

@@ -35,7 +35,8 @@ WHOLE = frozenset(
 )
 """Operations in which a tensor without dimensions has to be on the device too; elementwise ones take it from the host."""
 MISSING: dict[str, Callable[..., torch.Tensor]] = {
-    "histc": lambda x, *args, **kwargs: torch.histc(x.float(), *args, **kwargs).to(x.dtype)  # of integers, for experts
+    "histc": lambda x, *args, **kwargs: torch.histc(x.float(), *args, **kwargs).to(x.dtype),  # of integers, for experts
+    "mm": lambda x, y, dtype=None: torch.mm(x, y) if dtype is None else torch.mm(x.to(dtype), y.to(dtype)),
 }
 """Operations that the CPU doesn't have as CUDA does."""
 FACTORIES = (
