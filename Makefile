@@ -17,7 +17,7 @@ STAMP := .venv/setup-done
 INSTALL := .venv/bin/python tests/support/install.py .venv/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system simulators engines peers demo demo-robot test test-slow test-all test-pythons lint docs docs-pictures attack bench bench-gpu bench-gpu-bundle clean
+.PHONY: help setup system simulators engines peers demo demo-robot test test-slow test-all test-turn test-pythons lint docs docs-pictures attack bench bench-gpu bench-gpu-bundle clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1 \2/p' Makefile | while read -r make name text; do printf '  make %-12s %s\n' "$$name" "$$text"; done
@@ -52,6 +52,9 @@ test-slow: $(STAMP)  ## the long tests
 test-all: $(STAMP)  ## the everyday tests, and the long ones with all of their cases
 	$(PYTEST) -m "not slow and not long and not gpu"
 	$(PYTEST_SLOW) -m "(slow or long) and not gpu"
+
+test-turn: $(STAMP)  ## of the tests that CI leaves out those that ran the longest ago, for MINUTES=30: tests/turns.json has the last runs
+	OMP_NUM_THREADS=1 .venv/bin/python tests/support/exhaustive_turns.py $(if $(MINUTES),--minutes $(MINUTES))
 
 test-pythons: $(STAMP)  ## install under Python 3.12 and 3.13 where they are, and test what needs no models
 	tests/pythons.sh 3.12 3.13

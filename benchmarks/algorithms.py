@@ -132,9 +132,11 @@ def how(found: dict[str, Any], page: str) -> str:
         command = "python benchmarks/algorithms.py --write-docs"
         return f"Measured with `{command}` in {minutes:.0f} minutes, {beside} runs side by side on {cores} cores."
     names = ", ".join(f"`{row['algorithm']}`" for row in found["algorithms"])
+    if "Added with" in before[0]:
+        return f"{before[0].removesuffix('.')}; in {minutes:.0f} minutes more: {names}."
     return (
         f"{before[0]} Added with `--keep --algorithms` in {minutes:.0f} minutes, on {cores} cores that other work shared, so "
-        f"that their seconds compare with none of the others: {names}."
+        f"that their seconds compare with no others: {names}."
     )
 
 

@@ -154,4 +154,12 @@ PARTS = (
         keys=("failure", "rows"),
         aim="no square of the row, and faster",
     ),
+    Part(
+        name="adapters",
+        limit=40,
+        command=_sized("adapters_gpu.py", "", "--width 64 --inner 96 --rank 4 --tokens 16 64 --runs 2"),
+        keys=("rows",),
+        aim="an update's adapters in half of the time",
+        needs=("peft",),
+    ),
 )

@@ -9,7 +9,7 @@ import math
 import torch
 
 from mmrl.algorithms.gae import gae
-from mmrl.algorithms.loss import LossInputs, pessimistic
+from mmrl.algorithms.loss import LossInputs, finite_ratio, pessimistic
 from mmrl.api.tokens import TokenKind, for_tokens
 
 
@@ -51,5 +51,5 @@ def scheduled_surrogate(
     Returns (loss_L, clipped_L): clipped_L is 1.0 where clipping removes the gradient.
     """
     bound_L = first_clip + (clip - first_clip) * (clip_rate * through_call_L).expm1() / math.expm1(clip_rate)
-    ratio_L = (inputs.logprobs_L - inputs.old_logprobs_L).exp()
+    ratio_L = finite_ratio(inputs.logprobs_L - inputs.old_logprobs_L)
     return pessimistic(ratio_L, ratio_L.clamp(1 - bound_L, 1 + bound_L), inputs.advantages_L)

@@ -65,6 +65,11 @@ def finite_ratio(log_ratio: torch.Tensor) -> torch.Tensor:
     return log_ratio.clamp(-20.0, 20.0).exp()
 
 
+def rollout_sums(values_L: torch.Tensor, inputs: LossInputs) -> torch.Tensor:
+    """[N]: the sum over each rollout's tokens."""
+    return values_L.new_zeros(len(inputs.lengths_N)).index_add(0, inputs.rollout_L, values_L)
+
+
 def clipped_surrogate(
     inputs: LossInputs, *, clip_low: float = 0.2, clip_high: float = 0.2, dual_clip: float = 0.0
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -96,8 +101,7 @@ def sequence_surrogate(
 
     Returns (loss_L, clipped_L): the rollout's loss and clipping for each of its tokens.
     """
-    log_ratio_L = inputs.logprobs_L - inputs.old_logprobs_L
-    sums_N = log_ratio_L.new_zeros(len(inputs.lengths_N)).index_add(0, inputs.rollout_L, log_ratio_L)
+    sums_N = rollout_sums(inputs.logprobs_L - inputs.old_logprobs_L, inputs)
     mean_L = (sums_N / inputs.lengths_N.clamp_min(1))[inputs.rollout_L]
     if per_token:
         mean_L = mean_L.detach() + inputs.logprobs_L - inputs.logprobs_L.detach()

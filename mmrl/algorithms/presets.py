@@ -19,6 +19,7 @@ from mmrl.api.errors import PluginError, UserError, did_you_mean, is_finite, plu
 from mmrl.api.specs import AlgorithmSpec, Bounds
 from mmrl.api.tokens import DISCRETE, TokenKind, tokens_of
 from mmrl.config.foreign import called_here
+from mmrl.config.foreign_names import names_here
 from mmrl.config.load import describe_error
 from mmrl.config.sections import CriticConfig, RlStage, TurnCriticConfig
 from mmrl.config.values import LARGEST
@@ -136,9 +137,9 @@ def load_algorithm(id: str, settings: Mapping[str, Any], max_tokens: int = 1) ->
 def compose(spec: AlgorithmSpec, settings: Mapping[str, Any], max_tokens: int = 1) -> Algorithm:
     """The algorithm of a spec; see `load_algorithm`."""
     what, settings = f"algorithm {spec.id!r}", dict(settings)
-    spec = with_loss(spec, settings.pop("loss", spec.id))
+    lender = _lender(spec, settings.pop("loss", spec.id))
     share = settings.pop("entropy_share", 1.0)
-    advantage, loss = functions_of(spec)
+    advantage, loss = functions_of(spec)[0], functions_of(lender)[1]
     if not signals_of(advantage):
         raise PluginError(f"{what}: its advantage takes no signal: name its arguments after signals, such as rewards_N, groups_N")
     if not signals_of(loss):
@@ -149,30 +150,38 @@ def compose(spec: AlgorithmSpec, settings: Mapping[str, Any], max_tokens: int = 
                 f"{what}: its loss must take one argument, the LossInputs, and keyword-only settings after *; besides it may "
                 f"take {', '.join(MEASURED)}, but not {name!r}"
             )
-    merged = {"normalise": spec.normalise, "constant": spec.constant, **spec.options, **settings}
-    own = {"normalise": merged.pop("normalise"), "constant": merged.pop("constant")}
-    accepted = {name: f for f in (advantage, loss) for name in settings_of(f)}
-    for name in merged:
+    own = {name: {**lender.options, **settings}.get(name, getattr(lender, name)) for name in ("normalise", "constant")}
+    both, lent = ((spec, advantage), (lender, loss)), lender is not spec
+    options, bounds = ([_part(getattr(s, field), f, lent) for s, f in both] for field in ("options", "bounds"))
+    accepted = [*(name for _, f in both for name in settings_of(f)), *own]
+    for name in {**options[0], **options[1], **settings}:
         if name not in accepted:
-            known = [*accepted, *own, *OF_ALL]
-            theirs = "; ".join(called_here(name, "stages.settings"))
+            known = [*accepted, *OF_ALL]
+            theirs = "; ".join(called_here(name, "stages.settings", settings.get(name)))
             hint = f" W{theirs[1:]}." if theirs else did_you_mean(name, known)
             hint = " It is a key of the stage, not of settings." if name in RlStage.model_fields else hint
             raise UserError(f"{what} has no setting {name!r}.{hint} It accepts: {', '.join(known)}")
+        if lent and name in settings and all(name in settings_of(f) for _, f in both):
+            raise UserError(
+                f"{what}: {name} is a setting of its advantage and another one of the loss of {lender.id!r}: leave it out, and "
+                "each keeps its own"
+            )
     parts = []
-    for function in (advantage, loss):
-        mine = {k: v for k, v in merged.items() if k in settings_of(function)}
+    for (_, function), usual, limits in zip(both, options, bounds, strict=True):
+        mine = {k: v for k, v in {**usual, **settings}.items() if k in settings_of(function)}
         check_options(what, function, mine, skip=len(signals_of(function)))
         for k, v in mine.items():
             _check_kind(what, k, v, settings_of(function)[k])
         for k, default in settings_of(function).items():
-            if k in spec.bounds and isinstance(default, str | bool):
+            if k in limits and isinstance(default, str | bool):
                 raise PluginError(
                     f"{what}: its bounds are for numbers, and the setting {k!r} is {default!r} by default: drop them"
                 )
         parts.append(mine)
     if own["normalise"] not in get_args(Normalise):
-        raise UserError(f"{what}: normalise = {own['normalise']!r} is not one of {', '.join(get_args(Normalise))}")
+        theirs = "; ".join(names_here(str(own["normalise"])))
+        choices = ", ".join(get_args(Normalise))
+        raise UserError(f"{what}: normalise = {own['normalise']!r} is not one of {choices}{f': {theirs}' if theirs else ''}")
     constant = max_tokens if own["constant"] is None else own["constant"]
     if not is_finite(constant) or not 0 < constant <= LARGEST:
         raise UserError(f"{what}: constant = {constant!r} must be a number above 0")
@@ -200,29 +209,28 @@ def compose(spec: AlgorithmSpec, settings: Mapping[str, Any], max_tokens: int = 
         normalise=own["normalise"],
         constant=float(constant),
         entropy_share=float(share),
-        bounds=spec.bounds,
+        bounds=bounds[1] | bounds[0],
     )
 
 
-def with_loss(spec: AlgorithmSpec, id: Any) -> AlgorithmSpec:
-    """The spec with the loss of the algorithm of this id, and with that loss's settings, bounds and average. Raises UserError for
-    an unknown id."""
+def _lender(spec: AlgorithmSpec, id: Any) -> AlgorithmSpec:
+    """The spec of the algorithm of this id, whose loss, with its settings and its average, an algorithm takes. Raises UserError
+    for an unknown id."""
     if id == spec.id:
         return spec
     if not isinstance(id, str):
         raise UserError(f"algorithm {spec.id!r}: loss = {id!r:.40} must be the id of an algorithm")
     try:
-        other = plugins.registry().get("algorithms", id)
+        found: AlgorithmSpec = plugins.registry().get("algorithms", id)
     except UserError as error:
-        raise UserError(f"algorithm {spec.id!r}: loss = {id!r}: {error}") from None
-    own, theirs = settings_of(functions_of(spec)[0]), settings_of(functions_of(other)[1])
+        theirs = "; ".join(names_here(id, as_loss=True))
+        raise UserError(f"algorithm {spec.id!r}: loss = {id!r}: {theirs or error}") from None
+    return found
 
-    def together(name: Literal["options", "bounds"]) -> dict[str, Any]:
-        mine, their = getattr(spec, name), getattr(other, name)
-        return {k: v for k, v in their.items() if k in theirs} | {k: v for k, v in mine.items() if k in own}
 
-    kept = {name: getattr(other, name) for name in ("loss", "normalise", "constant")}
-    return replace(spec, options=together("options"), bounds=together("bounds"), **kept)
+def _part(given: Mapping[str, Any], function: Callable[..., Any], lent: bool) -> dict[str, Any]:
+    """What a spec gives for a function's settings; where one of another spec stands beside it (`lent`), only what it has."""
+    return {name: value for name, value in given.items() if not lent or name in settings_of(function)}
 
 
 def _check_share(what: str, share: Any, measured: Sequence[str]) -> None:

@@ -6,16 +6,11 @@ import math
 
 import torch
 
-from mmrl.algorithms.loss import LossInputs, clipped_surrogate, finite_ratio
+from mmrl.algorithms.loss import LossInputs, clipped_surrogate, finite_ratio, rollout_sums
 from mmrl.api.tokens import TokenKind, for_tokens
 
 SMALLEST = 1e-8
 """Smallest ratio of a rollout in `gamma_weight`, as in TRL."""
-
-
-def rollout_sums(values_L: torch.Tensor, inputs: LossInputs) -> torch.Tensor:
-    """[N]: the sum over each rollout's tokens."""
-    return values_L.new_zeros(len(inputs.lengths_N)).index_add(0, inputs.rollout_L, values_L)
 
 
 @for_tokens(TokenKind.WORD)

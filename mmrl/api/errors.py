@@ -86,6 +86,11 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f" Did you mean {closest!r}?" if closest else ""
 
 
+def nearest_first(word: str, known: Iterable[str]) -> list[str]:
+    """The known words, those first that are most like a word."""
+    return sorted(known, key=lambda one: -difflib.SequenceMatcher(None, one, word).ratio())
+
+
 @contextlib.contextmanager
 def plugin_errors(what: str) -> Iterator[None]:
     """Turn exceptions of a plugin's code into a PluginError that begins with `what` and has the exception as its cause.
@@ -106,6 +111,11 @@ def is_finite(value: Any) -> TypeGuard[float]:
         return False
 
 
-def shorten(error: BaseException) -> str:
-    """The message of an exception, without line breaks."""
-    return " ".join(str(error).split())
+def shorten(error: BaseException, most: int = 0) -> str:
+    """The message of an exception, without line breaks. most: characters at most, 0 for any number; a longer one ends with its
+    last whole word that fits, and …"""
+    text = " ".join(str(error).split())
+    if not most or len(text) <= most:
+        return text
+    end = text.rfind(" ", 0, most)
+    return f"{text[: end if end > 0 else most - 1]}…"

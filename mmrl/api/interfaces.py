@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
@@ -103,6 +103,10 @@ class Task:
         """Overlays on the prompt's images of a whole episode, such as where the policy looked in each of its turns; by default
         those of its last completion."""
         return self.overlays(rollout.prompt, rollout.completion)
+
+    def check_verifiers(self, verifiers: Collection[str]) -> None:
+        """Raise UserError for options with which the task asks for what these verifiers don't score, before a run starts.
+        verifiers: ids of those that reward and evaluate it."""
 
     def summarise(self, results: list[tuple[Prompt, float]]) -> dict[str, float]:
         """Metrics of one evaluation besides its mean, such as a harmonic mean over kinds of items; none by default.

@@ -249,6 +249,9 @@ class SamplingRule:
     """How many groups the rule makes from the group of each prompt."""
     oversample: float = 1.0
     """The rule needs this many times the prompts of a step."""
+    longest_continued: int = 0
+    """Tokens at most of an answer that the rule lets go on with `StepSampler.go_on`, with those that it begins with; 0 if it lets
+    none go on, or none beyond the task's limit. A run file with a lower limit gets a warning before the run."""
     leaves_out: bool = False
     """The rule may leave groups out; the share of those groups is then reported as a metric."""
     revision: int | None = None
@@ -267,7 +270,7 @@ class SamplingRule:
         return replace(load, groups=load.groups * (1 + more), sampled=sampled)
 
     def counts(self, groups: Sequence[Group]) -> Mapping[str, float]:
-        """Metrics of a step, from all groups that were sampled in it; none by default."""
+        """Metrics of a step, from all groups that were sampled in it; none by default. A stage names such a rule only once."""
         return {}
 
     def credit(self, groups: Sequence[Group], advantages: torch.Tensor) -> None:

@@ -69,9 +69,9 @@ def why_no_gpu() -> str:
 def prepare_device(device: str, dtype: str) -> None:
     """Try a GPU before anything is loaded onto it. Convolutions in float32 become as exact as on a CPU: torch would round
     their input to 10 bits. Products of 16 bits are summed in float32 (`sum_in_float32`). cuDNN's attention, which torch
-    prefers on an H100, is not used: it gives rows of a mask that see nothing other numbers than torch's own kernels, which
-    give 0 (seen with torch 2.11). FlashAttention 3 is used where it is installed. Raises UserError if it can't compute, or
-    not in the policy's dtype."""
+    prefers on an H100, since 2.15 also for sequences of several lengths (`varlen_attn`), is not used: it gives rows of a mask
+    that see nothing other numbers than torch's own kernels, which give 0 (seen with torch 2.11). FlashAttention 3 is used where
+    it is installed. Raises UserError if it can't compute, or not in the policy's dtype."""
     if not device.startswith("cuda"):
         return
     if why := refusal(device):

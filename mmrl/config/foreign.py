@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from itertools import islice
 
 from mmrl.config.foreign_keys import FOREIGN, WITHOUT
-from mmrl.config.foreign_names import listed, page, sentence, written_here
+from mmrl.config.foreign_names import NAMED, listed, page, sentence, written_here
 
 _SHOWN, _READ = 3, 200
 """Of a section of another trainer: keys that an error explains, and keys that are looked up for it."""
@@ -57,9 +57,14 @@ def _meanings(key: str, section: str, value: object, so: str = "so") -> Iterator
         other = [ours for ours in found if not any(one.rpartition(".")[2] == key for one in ours)]
         other = [ours for ours in other if any(one.rpartition(".")[0] == section for one in ours)] or other
         said = " or ".join(" and ".join(map(repr, ours)) for ours in other)
-        written = written_here(trainer, value) if any("stages.algorithm" in ours for ours in other) else ""
+        named = next((names for one, names in NAMED.items() if any(one in ours for ours in other)), {})
+        written = written_here(trainer, value, named)
         lacking = dict.fromkeys(WITHOUT.get(trainer, {})[name] for name in _names(key, WITHOUT.get(trainer, {})))
-        if said and written:
+        if said and written == "":
+            chosen.setdefault(f"is {said} here, and {value!r:.40} has no counterpart", []).append(trainer)
+        elif written and written.startswith("kind =") and not any("stages.kind" in ours for ours in other):
+            chosen.setdefault(f"is {written} here", []).append(trainer)  # and not in a stage of this kind
+        elif said and written:
             chosen.setdefault(f"is {said} here, with {written}", []).append(trainer)
         elif said:
             meanings.setdefault(f"is {said} here", []).append(trainer)

@@ -65,6 +65,7 @@ def read_toml(path: str | Path) -> dict[str, Any]:
 
 def parse_config(data: Mapping[str, Any], overrides: Sequence[str] = (), where: str = "run file") -> RunConfig:
     """Check plain data against the schema; see `load_config`."""
+    tree = None
     try:
         tree = _copy(data)
         for text in overrides:
@@ -73,7 +74,7 @@ def parse_config(data: Mapping[str, Any], overrides: Sequence[str] = (), where: 
     except RecursionError:
         raise UserError(f"{where} has tables within tables beyond any depth: shorten its dotted keys") from None
     except ValidationError as err:
-        raise UserError(f"{where}: {describe_validation_error(err)}") from None
+        raise UserError(f"{where}: {describe_validation_error(err, tree)}") from None
 
 
 def _copy(tree: Any) -> Any:
@@ -116,9 +117,9 @@ def _index(node: list[Any], part: str, text: str) -> int:
     return int(part)
 
 
-def describe_validation_error(err: ValidationError) -> str:
+def describe_validation_error(err: ValidationError, tree: Any = None) -> str:
     """The first error in one line: the key, the rule, the value. Where a key is missing beside one that is unknown, the unknown
-    one is told: it may be the other, misspelt."""
+    one is told: it may be the other, misspelt. tree: what was validated."""
     first, *others = err.errors()
     misspelt = [f for f in others if f["type"] == "extra_forbidden" and f["loc"][:-1] == first["loc"][:-1]]
     fault = misspelt[0] if first["type"] == "missing" and misspelt else first
@@ -129,7 +130,7 @@ def describe_validation_error(err: ValidationError) -> str:
     path += key
     where = ".".join(str(p) for p in path)
     if fault["type"] == "extra_forbidden":
-        return describe_unknown_key(path, fault["loc"], fault.get("input"))
+        return describe_unknown_key(path, fault["loc"], fault.get("input"), _id_beside(path, tree))
     if fault["type"] == "missing":
         return f"{where!r} is missing: add it (docs/run-files.md)"
     if fault["type"] in ("union_tag_not_found", "union_tag_invalid"):
@@ -144,7 +145,17 @@ def describe_validation_error(err: ValidationError) -> str:
     if not path:
         return message
     shown = "" if fault["type"] == "value_error" and isinstance(found, dict) else f"; found {found!r}"  # the rule names it
-    return f"{where!r}: {message[0].lower()}{message[1:]}{shown}"
+    theirs = "; ".join(names_here(str(found))) if fault["type"] == "literal_error" and path[-1] == "loss" else ""
+    return f"{where!r}: {message[0].lower()}{message[1:]}{shown}{f': {theirs}' if theirs else ''}"
+
+
+def _id_beside(path: Sequence[int | str], tree: Any) -> str:
+    """The `id` in the table that has the key at this path; empty if it has none."""
+    for part in path[:-1]:
+        inner = isinstance(tree, Mapping) or (isinstance(tree, list) and isinstance(part, int))
+        tree = (tree.get(part) if isinstance(tree, Mapping) else tree[part]) if inner else None
+    found = tree.get("id") if isinstance(tree, Mapping) else None
+    return found if isinstance(found, str) else ""
 
 
 _TYPES: Mapping[str, str] = {
@@ -163,6 +174,8 @@ def describe_error(fault: ErrorDetails) -> str:
     """The message of one of the schema's own rules, or pydantic's message."""
     if fault["type"] == "value_error":
         return str(fault["ctx"]["error"])
+    if fault["type"] == "int_parsing_size":
+        return "it is too large: lower it"
     kind, _, wrong = fault["type"].partition("_")
     return _TYPES[kind] if wrong in ("type", "parsing", "from_float") and kind in _TYPES else fault["msg"]
 

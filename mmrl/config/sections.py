@@ -37,7 +37,7 @@ from mmrl.config.simulate import SimulateConfig
 from mmrl.config.stages import EXPERT, STAGES, DistillStage, PluginStage, RlStage, SftStage, Stage, teacher_of
 from mmrl.config.training import PARTS, PartConfig, SampledTraining, SelectConfig, Training
 from mmrl.config.turn_critic import TurnCriticConfig
-from mmrl.config.values import Bound, Count, Free, Positive, Rate, Real, Section, Share, Weight
+from mmrl.config.values import Bound, Count, Free, Place, Positive, Rate, Real, Section, Share, Weight
 
 __all__ = [
     "EXPERT",
@@ -273,7 +273,7 @@ class RunConfig(Section):
 
     name: str
     """Name of the run folder."""
-    runs_dir: Annotated[str, Field(min_length=1, pattern=r"^[^\x00]*$")] = "runs"
+    runs_dir: Annotated[Place, Field(min_length=1, pattern=r"^[^\x00]*$")] = "runs"
     """The folder for run folders."""
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] = 0
     """Seed of prompts, sampling and initial weights."""

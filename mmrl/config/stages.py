@@ -26,7 +26,7 @@ from mmrl.config.rl_sections import (
 )
 from mmrl.config.training import SampledTraining, Training
 from mmrl.config.turn_critic import TurnCriticConfig
-from mmrl.config.values import Count, Free, Positive, Rate, Real, Share, Weight
+from mmrl.config.values import Count, Free, Place, Positive, Rate, Real, Share, Weight
 
 
 class SftStage(Training):
@@ -58,7 +58,7 @@ class RlStage(SampledTraining):
     """Id of the algorithm, see `mmrl list algorithms`."""
     settings: Free = {}
     """Settings of the algorithm's advantage and loss, and `normalise` and `constant`; see `mmrl list algorithms ID`."""
-    teacher: str = ""
+    teacher: Place = ""
     """A folder or hub name of a checkpoint with the same vocabulary, for an algorithm that also learns from a teacher, such as
     `kdrl`."""
     epochs: Positive = 1
@@ -302,7 +302,7 @@ class DistillStage(SampledTraining):
 
     kind: Literal["distill"]
     """Kind of the stage."""
-    teacher: str
+    teacher: Place
     """A folder or hub name of a checkpoint with the same vocabulary, such as `runs/NAME/checkpoints/step-.../policy` of a run. Or
     `expert`: the simulator's own expert, for a policy that acts."""
     divergence: Literal["reverse", "forward", "hard", "sampled"] = "reverse"

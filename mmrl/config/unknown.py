@@ -20,9 +20,13 @@ MOST = 4
 """A key that more sections have is nobody's in particular, such as `name`."""
 
 
-def describe_unknown_key(path: Sequence[int | str], loc: Sequence[int | str], value: object = None) -> str:
+OPTIONS = {"stages.rules": ("rule", "sampling_rules"), "tasks": ("task", "tasks")}
+"""Section with `options` -> whose they are, and the list in which `mmrl list` shows them."""
+
+
+def describe_unknown_key(path: Sequence[int | str], loc: Sequence[int | str], value: object = None, section_id: str = "") -> str:
     """One line. path: the key as it was written, by parts; loc: the same as pydantic names it, where a stage's index is followed
-    by its kind. value: what it was set to."""
+    by its kind. value: what it was set to. section_id: the `id` of its section; empty if it has none."""
     where = ".".join(map(str, path))
     *inside, key = (str(part) for part in path if not isinstance(part, int))
     section = ".".join(inside)
@@ -39,12 +43,17 @@ def describe_unknown_key(path: Sequence[int | str], loc: Sequence[int | str], va
     ours, theirs = [*_elsewhere(kind, key)], [*called_here(key, section, value)]
     # which settings there are, the algorithm says, and plugins bring others
     setting = [f"a setting of the algorithm is written settings = {{{key:.60} = ...}}"] if kind == "rl" else []
+    option = list[str]()
+    if section in OPTIONS and section_id:
+        whose, listed = OPTIONS[section]
+        written = f"an option of the {whose} is written options = {{{key:.60} = ...}}"
+        option = [f"{written}, and `mmrl list {listed} {section_id:.100}` shows all"]
     if ours or theirs:
-        found = [*ours, *theirs] if isinstance(value, Mapping) else [*theirs, *ours]
+        found = [*([*ours, *theirs] if isinstance(value, Mapping) else [*theirs, *ours]), *option]
         return f"unknown key {where!r:.200}: {'; '.join([*found, *(setting if ours else [])])}"
     indexed = re.fullmatch(r"(\w+)\[(\d+)\]", key)
     near = f" Did you mean '{indexed[1]}.{indexed[2]}'?" if indexed else did_you_mean(key, known)
-    found = [f"d{near[2:]}"] if near else [*setting, f"known keys are {', '.join(known)}"]
+    found = [f"d{near[2:]}", *option] if near else [*setting, *(option or [f"known keys are {', '.join(known)}"])]
     return f"unknown key {where!r:.200}: {'; '.join(found)}"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from types import NoneType, UnionType
 from typing import Annotated, Any, Self, Union, get_args, get_origin
@@ -47,14 +48,30 @@ def _without_nan(value: Any, depth: int = 0) -> Any:
 _BOUND = re.compile(r"[^\s<>!]([^<>!]*[^\s<>!])? (<|>|!=) -?\d+(\.\d+)?")
 
 
-def _is_bound(text: str) -> str:
-    if not _BOUND.fullmatch(text):
+def is_bound(text: str) -> bool:
+    """Whether a text is a `Bound`."""
+    return _BOUND.fullmatch(text) is not None
+
+
+def _checked_bound(text: str) -> str:
+    if not is_bound(text):
         raise ValueError("must be the name of a figure, then <, > or !=, and a number, such as 'votes/agreement > 0.3'")
     return text
 
 
-Bound = Annotated[str, AfterValidator(_is_bound)]
+Bound = Annotated[str, AfterValidator(_checked_bound)]
 """The name of a figure and what it is said to be."""
+
+
+def _from_home(text: str) -> str:
+    whole = os.path.expanduser(text) if text.startswith("~") else text
+    if whole.startswith("~"):
+        raise ValueError("begins with ~, which stands for no user's folder here: write the whole path")
+    return whole
+
+
+Place = Annotated[str, AfterValidator(_from_home)]
+"""A path, in which ~ is the user's folder as in a shell, or a name that is none, such as a hub's."""
 Free = Annotated[dict[str, Any], AfterValidator(lambda value: _without_nan(value))]
 """Keyword arguments of a plugin's object."""
 

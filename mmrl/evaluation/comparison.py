@@ -16,6 +16,7 @@ from mmrl.api.errors import UserError
 from mmrl.evaluation.paired_tests import PairedDifference, paired_difference
 from mmrl.evaluation.results import confidence_interval
 from mmrl.run_folder.excerpt import read_excerpt
+from mmrl.run_folder.figures import has_scale
 from mmrl.run_folder.reader import item_files, read_items
 from mmrl.run_folder.writer import MAY_CHANGE, RunFolder
 
@@ -72,7 +73,8 @@ class Comparison:
     verifier: str
     n: int
     values: tuple[tuple[float, float, float], ...]
-    """(mean, bounds of its 95% interval over the prompts) of each run; infinite for one graded prompt, or equal graded values."""
+    """(mean, bounds of its 95% interval over the prompts) of each run; infinite for one graded prompt, or equal graded values,
+    unless the verifier's range is known."""
     paired: PairedDifference | None
     """The second run's values minus the first's; None unless there are two runs."""
     groups: tuple[SeedGroup, ...]
@@ -170,18 +172,29 @@ def _task(measured: Sequence[EvaluatedRun], task: str, tables: Sequence[dict[str
     values = [[float(table[id]["value"]) for id in ids] for table in tables]
     first = tables[0][ids[0]]
     binary = all(v in (0.0, 1.0, None) for table in tables for id in ids for v in table[id]["values"])
-    bounds = (0.0, 1.0) if binary else (-math.inf, math.inf)
+    bounds = (0.0, 1.0) if binary else _range(first["verifier"], [v for of_run in values for v in of_run])
     return Comparison(
         task=task,
         split=first["split"],
         verifier=first["verifier"],
         n=len(ids),
-        values=tuple((statistics.fmean(v), *confidence_interval(v, *bounds)) for v in values),
+        values=tuple((statistics.fmean(v), *confidence_interval(v, *bounds, counted=binary)) for v in values),
         paired=paired_difference(*values) if len(values) == 2 else None,
         groups=tuple(_group(measured, runs, [statistics.fmean(values[i]) for i in runs], bounds) for runs in _grouped(measured))
         if len(values) > 2
         else (),
     )
+
+
+def _range(verifier: str, values: Sequence[float]) -> tuple[float, float]:
+    """The range of a verifier, and of the values where they leave it, as for an evaluation; infinite if it isn't installed."""
+    from mmrl.registry.plugins import registry
+
+    try:
+        spec = registry().get("verifiers", verifier)
+    except UserError:
+        return -math.inf, math.inf
+    return (min(spec.low, *values), max(spec.high, *values)) if has_scale(spec) else (-math.inf, math.inf)
 
 
 def config_differences(one: EvaluatedRun, other: EvaluatedRun) -> dict[str, tuple[Any, Any]]:

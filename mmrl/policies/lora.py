@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -24,7 +23,7 @@ from mmrl.api.errors import UserError, shorten
 from mmrl.compute.bitsandbytes import quiet
 from mmrl.config.parts import matches
 from mmrl.config.sections import PARTS, LoraConfig
-from mmrl.policies.lora_products import add_product, splits
+from mmrl.policies.lora_products import add_product
 from mmrl.policies.nf4 import NF4Linear, dequantise, nf4_layers, quantise
 from mmrl.policies.shard import model_state_dict
 
@@ -33,9 +32,6 @@ TOKENIZERS = ("vqmodel", "vision_tokenizer", "audio_tokenizer")
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 WAYS = ("use_rslora", "use_dora")
 """Keys of `policy.lora` that peft calls so too."""
-MANY = 2**23
-"""Numbers of a layer's input, from which on splitting an adapter's weights takes less time than the bytes that it saves: by the
-arithmetic of benchmarks/README.md eleven small kernels against 5 bytes a number."""
 
 
 def makes_ids(name: str) -> bool:
@@ -149,24 +145,14 @@ def add_adapters(model: Any, config: LoraConfig, seed: int, device: torch.device
 
 def _forward(layer: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     """What peft's layer computes, on a CPU bit for bit, in fewer operations and with fewer bytes: see `lora_products`."""
-    if layer.disable_adapters or layer.merged or args or kwargs or x.ndim < 2:
-        return _as_peft(layer, x, *args, **kwargs)
-    a, b, scaling = layer.lora_A["default"], layer.lora_B["default"], layer.scaling["default"]
-    if x.dtype != a.weight.dtype and (torch.is_grad_enabled() or (splits(x) and x.numel() >= MANY)):
-        return add_product(layer.base_layer(x), x, a.weight, b.weight, scaling)
-    if torch.is_grad_enabled():
-        return _as_peft(layer, x)
-    # for few tokens, whose bytes are few too: in a step of decoding, half of all operations are adapters'
-    found: torch.Tensor = layer.base_layer(x)
-    more = b(a(x.to(a.weight.dtype)))
-    if math.frexp(scaling)[0] == 0.5:  # a power of two, of which a product isn't rounded
-        return found.add_(more, alpha=scaling)
-    return found.add_(more * scaling)
-
-
-def _as_peft(layer: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
-    found: torch.Tensor = type(layer).forward(layer, *args, **kwargs)
-    return found
+    if layer.disable_adapters or layer.merged or args or kwargs:
+        found: torch.Tensor = type(layer).forward(layer, x, *args, **kwargs)
+        return found
+    a, b, scaling = layer.lora_A["default"].weight, layer.lora_B["default"].weight, layer.scaling["default"]
+    rows_NI = x.reshape(
+        -1, x.shape[-1]
+    )  # one matrix, as the output of more dimensions is a view, which can't be added to cheaply
+    return add_product(layer.base_layer(rows_NI), rows_NI, a, b, scaling).view(*x.shape[:-1], b.shape[0])
 
 
 def _dora_of(layer: Any) -> list[Any]:

@@ -1,90 +1,104 @@
-"""What adapters add to the output of a layer that computes in bfloat16 or float16, without copies of its input in float32.
+"""What adapters add to the output of a layer, without keeping float32 copies of an input in bfloat16 or float16.
 
 peft copies a layer's input to float32 for each adapter, keeps the copies for the backward pass, and scales and adds the output in
-float32. For a layer as wide as its input these are 80 bytes of each of its numbers that a forward and a backward pass read and
-write; here they are 20. Kept is the input itself, which adapters of the same input share.
+float32. Here the input itself is kept, which adapters of the same input share, and copied for each product.
 
-On a GPU, a product of bfloat16 numbers can be summed in float32. A float32 factor is split into two bfloat16 numbers, which have 16
-of its 24 bits, and each is multiplied; what that leaves out is 2^-16 of what the adapter adds, where rounding the layer's output to
-bfloat16 leaves out up to 2^-9 of all of it. Of float16, whose smallest numbers are too large for the second ones, and on a CPU the
-input is copied for each product, and the copy isn't kept.
+On a GPU, products of many bfloat16 numbers are summed in float32 without copies: a float32 factor is split into two bfloat16
+numbers, which have 16 of its 24 bits, and each is multiplied. What that leaves out is 2^-16 of what the adapter adds, where
+rounding the layer's output leaves out up to 2^-9 of all of it. For a layer as wide as its input, a forward and a backward pass
+read and write 20 bytes of each of its numbers so, and peft's 80. float16 isn't split, as its smallest numbers are too large.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch.autograd.function import once_differentiable
 
+MANY = 2**23
+"""Numbers of a layer's input from which on factors are split. Splitting starts some seven more small kernels in a pass, and ten
+more in its backward pass; at 7 microseconds each that is what 20 bytes of a number take on an H200."""
+
 
 def add_product(plain: torch.Tensor, x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, scaling: float) -> torch.Tensor:
-    """plain + scaling * x @ a.T @ b.T, summed in float32 and rounded once. Where factors are split, `plain` is overwritten.
-    plain: what the layer beneath the adapter gives, [..., out]; x: its input, [..., in] of the same dtype; a, b: the adapter,
-    float32 [rank, in] and [out, rank]."""
+    """plain + scaling * x @ a.T @ b.T, summed in float32 and rounded once, in the place of `plain` unless it is compiled.
+    plain: what the layer beneath the adapter gives, [N, out]; x: its input, [N, in] of the same dtype; a, b: the adapter, float32
+    [rank, in] and [out, rank]."""
     if torch.is_grad_enabled():
         found: torch.Tensor = _AddProduct.apply(plain, x, a, b, scaling)
         return found
-    return _added(plain, _low(x, a), b, scaling)
+    return _added(plain, _low(x, a), b, scaling, splits(x))
 
 
 class _AddProduct(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, plain: torch.Tensor, x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, scaling: float) -> torch.Tensor:
-        low_NR, ctx.scaling = _low(x, a), scaling
-        ctx.save_for_backward(x, low_NR, a, b)
-        if splits(plain) and not torch.compiler.is_compiling():
+        low, ctx.scaling = _low(x, a), scaling
+        ctx.save_for_backward(x, low, a, b)
+        if not torch.compiler.is_compiling():  # which knows no argument of a backward pass that is overwritten
             ctx.mark_dirty(plain)
-        return _added(plain, low_NR, b, scaling)
+        return _added(plain, low, b, scaling, splits(x))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        x, low_NR, a, b = ctx.saved_tensors
+        x, low, a, b = ctx.saved_tensors
         (out,) = gradients
-        x_NI, out_NO, halved = x.flatten(0, -2), out.flatten(0, -2), splits(x)
         _, x_needs, a_needs, b_needs, _ = ctx.needs_input_grad
-        # the gradient of `low`: with few columns it is cheaper to scale than the output's
-        low_grad_NR = (_wide_times(out_NO, b) if halved else out_NO.float() @ b) * ctx.scaling
         x_grad = a_grad = b_grad = None
-        if b_needs:
-            rows_RO = _wide_times(out_NO.T, low_NR) if halved else out_NO.T.float() @ low_NR
-            b_grad = rows_RO * ctx.scaling
-        if a_needs:
-            a_grad = (_wide_times(x_NI.T, low_grad_NR) if halved else x_NI.T.float() @ low_grad_NR).T
-        if x_needs:
-            x_grad = torch.mm(_thirds(low_grad_NR), _other_thirds(a.T).T) if halved else (low_grad_NR @ a).to(x.dtype)
-            x_grad = x_grad.view(x.shape)
+        # the gradient of `low` is scaled, which has few columns, and not the output's
+        if splits(x):
+            low_grad, rank = _wide_times(out, b) * ctx.scaling, a.shape[0]
+            parts = _parts(low_grad, "hlh", 1)
+            if b_needs:
+                b_grad = _wide_times(out.T, low) * ctx.scaling
+            if a_needs:
+                both = times(parts[:, : 2 * rank].T, x)
+                a_grad = both[:rank] + both[rank:]
+            if x_needs:
+                x_grad = torch.mm(parts, _parts(a, "hhl", 0))
+        else:
+            whole = out.to(b.dtype)
+            low_grad = whole @ b * ctx.scaling
+            if b_needs:
+                b_grad = whole.T @ low * ctx.scaling
+            if a_needs:
+                a_grad = low_grad.T @ x.to(a.dtype)
+            if x_needs:
+                x_grad = (low_grad @ a).to(x.dtype)
         return out, x_grad, a_grad, b_grad, None
 
 
 def splits(x: torch.Tensor) -> bool:
-    """Whether products with these numbers split the other factor: the device multiplies them into float32."""
-    return x.is_cuda and x.dtype == torch.bfloat16 and torch.version.hip is None
+    """Whether products with this input of a layer split the other factor: the device multiplies its numbers into float32, and
+    they are many. The meta device, on which passes are only counted, stands for a GPU."""
+    able = (x.is_cuda or x.is_meta) and x.dtype == torch.bfloat16 and torch.version.hip is None
+    return able and x.numel() >= MANY
 
 
 def _low(x: torch.Tensor, a: torch.Tensor) -> torch.Tensor:
     """x @ a.T, float32 [N, rank]."""
-    rows_NI = x.flatten(0, -2)
-    return _wide_times(rows_NI, a.T) if splits(x) else rows_NI.float() @ a.T
+    return _wide_times(x, a.T) if splits(x) else x.to(a.dtype) @ a.T
 
 
-def _added(plain: torch.Tensor, low_NR: torch.Tensor, b: torch.Tensor, scaling: float) -> torch.Tensor:
+def _added(plain: torch.Tensor, low: torch.Tensor, b: torch.Tensor, scaling: float, split: bool) -> torch.Tensor:
     """plain + scaling * low @ b.T, as `add_product` says."""
-    if splits(plain):
-        rows_NO, factors = plain.flatten(0, -2), (_thirds(low_NR), _other_thirds(b).T)
-        if torch.compiler.is_compiling():  # which knows no argument of a backward pass that is overwritten
-            return torch.addmm(rows_NO, *factors, alpha=scaling).view(plain.shape)
-        rows_NO.addmm_(*factors, alpha=scaling)  # torch.addmm would copy `plain` first
-        return plain
-    return (plain + (low_NR @ b.T * scaling).view(plain.shape)).to(plain.dtype)
+    compiling = torch.compiler.is_compiling()
+    if split:
+        add = torch.addmm if compiling else torch.Tensor.addmm_  # the former copies `plain` first
+        return add(plain, _parts(low, "hlh", 1), _parts(b, "hhl", 1).T, alpha=scaling)
+    more = low @ b.T
+    if math.frexp(scaling)[0] != 0.5:  # by a power of two a product isn't rounded, and peft rounds others
+        more, scaling = more * scaling, 1.0
+    return torch.add(plain, more, alpha=scaling).to(plain.dtype) if compiling else plain.add_(more, alpha=scaling)
 
 
 def _wide_times(narrow: torch.Tensor, wide: torch.Tensor) -> torch.Tensor:
     """The float32 product of a bfloat16 and a float32 matrix."""
-    high = wide.to(narrow.dtype)
-    both = times(narrow, torch.cat([high, (wide - high).to(narrow.dtype)], 1))
-    return both[:, : wide.shape[1]] + both[:, wide.shape[1] :]
+    both, columns = times(narrow, _parts(wide, "hl", 1)), wide.shape[1]
+    return both[:, :columns] + both[:, columns:]
 
 
 def times(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -92,14 +106,19 @@ def times(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return torch.mm(x, y, out_dtype=torch.float32)
 
 
-def _thirds(x: torch.Tensor) -> torch.Tensor:
-    """float32 [N, R] as the left factor of a bfloat16 product whose right one is `_other_thirds`: [N, 3 R]. Of the four products
-    of halves that of both low ones is left out."""
-    high = x.bfloat16()
-    return torch.cat([high, (x - high).bfloat16(), high], 1)
-
-
-def _other_thirds(y: torch.Tensor) -> torch.Tensor:
-    """float32 [O, R] as bfloat16 [O, 3 R], see `_thirds`."""
-    high = y.bfloat16()
-    return torch.cat([high, high, (y - high).bfloat16()], 1)
+def _parts(x: torch.Tensor, order: str, dim: int) -> torch.Tensor:
+    """A float32 matrix as bfloat16 ones beside each other: "h", its numbers rounded, and "l", what rounding took. A left factor
+    "hlh" and a right one "hhl" have a product without that of both "l"."""
+    if torch.compiler.is_compiling():  # which makes one operation of it, and knows no `out` that is a part of a tensor
+        halves = {"h": x.bfloat16(), "l": (x - x.bfloat16()).bfloat16()}
+        return torch.cat([halves[kind] for kind in order], dim)
+    shape = [n * len(order) if i == dim else n for i, n in enumerate(x.shape)]
+    made = torch.empty(shape, dtype=torch.bfloat16, device=x.device)
+    high, *others = made.chunk(len(order), dim)
+    high.copy_(x)
+    for kind, other in zip(order[1:], others, strict=True):
+        if kind == "h":
+            other.copy_(high)
+        else:
+            torch.sub(x, high, out=other)
+    return made

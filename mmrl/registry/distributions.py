@@ -37,7 +37,7 @@ def installed() -> list[metadata.EntryPoint]:
     conventional name comes first."""
 
     def order(ep: metadata.EntryPoint) -> tuple[str, bool, str]:
-        dist = metadata_of(ep.dist)["Name"] if ep.dist else ""
+        dist = (metadata_of(ep.dist)["Name"] if ep.dist else None) or ""  # an interrupted installation may have no METADATA
         return ep.name, canonical(dist) != canonical(distribution_of(ep.name)), dist
 
     return sorted(metadata.entry_points(group=GROUP), key=order)
@@ -63,7 +63,7 @@ def foreign_owners() -> Iterator[str]:
             ep.name == SCRIPT for ep in dist.entry_points.select(group="console_scripts")
         ):
             owned.append("the command mmrl")
-        if owned and canonical(dist.name) != DISTRIBUTION:
+        if owned and dist.name and canonical(dist.name) != DISTRIBUTION:  # pip can't uninstall what has no name
             yield (
                 f"the distribution {dist.name} {dist.version} in {dist.locate_file('')} is not {DISTRIBUTION} and owns "
                 f"{' and '.join(owned)} too: pip uninstall -y {dist.name}, then install {DISTRIBUTION} again"

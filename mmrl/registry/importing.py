@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mmrl.api.annotations import check_types, choices_of, is_one_of, parameters_of, type_mismatch
-from mmrl.api.errors import PluginError, UserError, did_you_mean, plugin_errors, shorten
+from mmrl.api.errors import PluginError, UserError, did_you_mean, nearest_first, plugin_errors, shorten
 from mmrl.registry import contract
 from mmrl.registry.distributions import DISTRIBUTION, canonical, distribution_with
 
@@ -105,9 +105,9 @@ def check_options(
             raise PluginError(f"{what}: its target must take the keyword argument {lacking[0]!r}, which mmrl gives: add it")
         for name in options:
             if name not in accepted:
+                known = ", ".join(nearest_first(name, accepted))
                 raise UserError(
-                    f"{what} has no option {name!r}.{did_you_mean(name, accepted)} It accepts: "
-                    f"{', '.join(accepted) or 'no options'}"
+                    f"{what} has no option {name!r}.{did_you_mean(name, accepted)} It accepts: {known or 'no options'}"
                 )
     for p in named:
         if p.default is p.empty and p.name not in options and p.name not in filled:

@@ -26,7 +26,7 @@ from mmrl.api.sampling import SamplingRule
 from mmrl.api.simulators.gui import Screens
 from mmrl.api.simulators.types import Simulation, split_parts
 from mmrl.api.specs import SimulatorSpec, Spec, TaskSpec, VerifierSpec
-from mmrl.config.foreign_names import misnamed
+from mmrl.config.foreign_names import NAMES, POLICIES, misnamed
 from mmrl.registry import builtin, contract
 from mmrl.registry.contract import CORE, KINDS, SINGULAR
 from mmrl.registry.distributions import DISTRIBUTION, distribution_of, installed, metadata_of
@@ -385,7 +385,8 @@ class Registry:
             return UserError(f"{what}: {plugin}.py is here and not loaded. Try: mmrl --plugin ./{plugin}.py ...")
         if plugin and contract.is_name(plugin) and not did_you_mean(plugin, names):
             return UserError(f"{what}: is the package for {plugin!r} installed? Try: pip install {distribution_of(plugin)}")
-        if kind == "algorithms" and (said := misnamed(id, self._specs[kind])):
+        theirs = {"algorithms": NAMES, "policies": POLICIES}.get(kind)
+        if theirs and (said := misnamed(id, self._specs[kind], theirs)):
             return UserError(f"{what}{said}")
         of_a_plugin = [known for known in self._specs[kind] if known.endswith(f"/{id}")]
         hint = did_you_mean(id, self._specs[kind]) if not of_a_plugin else f" Did you mean {of_a_plugin[0]!r}?"

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from mmrl.api.episodes import Conversation
+from mmrl.api.errors import UserError
 from mmrl.api.sampling import Continued
 from mmrl.api.types import Status, Turn
 from mmrl.policies.vlm.routes import Routes
@@ -43,15 +44,19 @@ def go_on(
     numbers: Sequence[int] = (),
     most: int | None = None,
     endings: Sequence[str | None] = (),
+    max_context: int = 0,
 ) -> list[Continued]:
     """See `StepSampler.go_on`. rollouts: of one turn. version: of the weights, unless the sampler says which. numbers: of the
     rollouts, which fix their random draws. endings: for each rollout what comes in the place of what would be sampled, if not
-    None."""
+    None. max_context: tokens of a prompt and its answer at most, 0 for any number. Raises UserError for a begun answer that fills
+    it."""
     starts = [_beginning(policy, r.turns[0], text) for r, text in zip(rollouts, begun, strict=True)]
     rooms = [max(sampling.max_tokens - len(turn.token_ids), 0) if most is None else most for turn, _ in starts]
     given, numbers = endings or [None] * len(rollouts), numbers or range(len(rollouts))
     samples = [Completion(token_ids=(), logprobs=(), finished=False) if text is None else _told(policy, text) for text in given]
     asked = [n for n, room in enumerate(rooms) if room and given[n] is None]
+    for n in asked if max_context else ():
+        rooms[n] = min(rooms[n], _left(rollouts[n], starts[n][0], max_context))
     inputs = [policy.begun(rollouts[n].inputs, starts[n][0].token_ids) for n in asked]
     if asked:
         how = replace(sampling, max_tokens=max(rooms[n] for n in asked))
@@ -80,6 +85,18 @@ def _beginning(policy: BeginningPolicy, turn: Turn, text: str) -> tuple[Turn, in
         words = words[1:]
     ids, logprobs = (*first, *words), (*turn.logprobs[:kept], *[math.nan] * len(words))
     return replace(turn, token_ids=ids, logprobs=logprobs), kept
+
+
+def _left(rollout: Conversation, begun: Turn, max_context: int) -> int:
+    """Tokens that fit behind a begun answer. Raises UserError if none does."""
+    prompt, answer = len(begun.observed_ids), len(begun.token_ids)
+    if prompt + answer >= max_context:
+        raise UserError(
+            f"task {rollout.prompt.task!r}: a begun answer of {answer} tokens behind a prompt of {prompt} fills the context of "
+            f"{max_context}, so that it can't go on: raise generate.max_context, at most to the model's limit, lower "
+            "generate.max_tokens, or leave the rule out that asks for it"
+        )
+    return max_context - prompt - answer
 
 
 def _told(policy: BeginningPolicy, text: str) -> Completion:

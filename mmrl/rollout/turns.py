@@ -369,7 +369,7 @@ class ConversationCollector:
         self, rollouts: Sequence[Conversation], begun: Sequence[str], sampling: SamplingParams, **options: Any
     ) -> list[Continued]:
         """See `mmrl.rollout.begun.go_on`."""
-        return go_on(self.policy, self.generator, rollouts, begun, sampling, **options)
+        return go_on(self.policy, self.generator, rollouts, begun, sampling, max_context=self.max_context, **options)
 
     def _continue_demonstrations(self, episodes: Sequence[OngoingConversation]) -> None:
         """Step the environments of demonstrations, with their gold turns, until each episode is over."""

@@ -161,7 +161,18 @@ def summary(found: Mapping[str, Any]) -> dict[str, Any]:
         for when in ("before", "best", "last")
     }
     seconds = {key: value for key, value in _table(found.get("seconds")).items() if _is_number(value)}
-    return {**found, **figures, "seconds": seconds}
+    return {**found, **figures, "seconds": seconds, "smoke": [one for one in _tables(found.get("smoke")) if _is_proof(one)]}
+
+
+def _is_proof(found: Mapping[str, Any]) -> bool:
+    """Whether it says what a stage of a smoke run showed, see `mmrl.train.smoke_proof`."""
+    if not _is_count(found.get("stage")) or not all(isinstance(found.get(key), str) for key in ("kind", "why")):
+        return False
+    if found.get("step") is None:
+        return "step" in found
+    numbers, counts = ("moved", "moved_share", "loss"), ("step", "groups", "gold", "drawn")
+    known = all(found.get(key) is not None and _is_number(found[key]) for key in numbers)
+    return known and all(_is_count(found.get(key)) for key in counts)
 
 
 def to_storable(value: Any) -> Any:

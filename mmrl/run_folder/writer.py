@@ -88,8 +88,9 @@ class RunFolder:
         return _read_toml(self.path / "config.toml")
 
     def changes(self, config: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-        """Dotted key -> (this run's value, `config`'s) where they differ; None stands for a missing key."""
-        return files.differences(self.config, tomllib.loads(_toml(config)))
+        """Dotted key -> (this run's value, `config`'s) where they differ; None stands for a missing key. A key that this run's
+        mmrl didn't have yet counts as its default."""
+        return files.differences(_with_defaults(self.config), tomllib.loads(_toml(config)))
 
     # -- rows -----------------------------------------------------------------------------------------------------------
 
@@ -252,6 +253,16 @@ def _toml(config: Mapping[str, Any]) -> str:
     import tomli_w
 
     return tomli_w.dumps(to_json_value(config, toml=True))
+
+
+def _with_defaults(config: dict[str, Any]) -> dict[str, Any]:
+    """A resolved run file with the defaults of keys that came later; as it is if it has keys that are gone."""
+    from mmrl.config.load import parse_config, to_dict
+
+    try:
+        return tomllib.loads(_toml(to_dict(parse_config(config))))
+    except UserError:
+        return config
 
 
 def _may_change(key: str) -> bool:

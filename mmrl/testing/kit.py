@@ -60,6 +60,7 @@ def check_plugin(
     """
     from mmrl.registry import plugins
 
+    __tracebackhide__ = True  # pytest shows the broken rules without this code
     registry, options = plugins.registry(), options or {}
     info = next((p for p in registry.plugins if p.name == name), None)
     if info is None:

@@ -8,18 +8,21 @@ from mmrl.algorithms.covariance import clipped_covariance
 from mmrl.algorithms.loss import negative_log_likelihood, policy_gradient
 from mmrl.algorithms.presets import settings_of
 from mmrl.api.interfaces import Task
-from mmrl.config.sections import RlStage
+from mmrl.config.sections import RlStage, limit_of
 from mmrl.rollout.environments import has_environment
+from mmrl.train.idle_keys import idle_keys
+from mmrl.train.sampling.rules import plugin_rules
 from mmrl.train.setup import Setup
 
 
 def remarks(setup: Setup) -> list[str]:
     """Settings that are allowed but most likely not intended, one sentence each."""
-    found = few_held_out(setup) + few_selected(setup)
+    found = few_held_out(setup) + few_selected(setup) + idle_keys(setup.config)
     for number, (stage, algorithm) in enumerate(zip(setup.config.stages, setup.algorithms, strict=True)):
         if not isinstance(stage, RlStage) or algorithm is None:
             continue
         where = f"stages.{number}"
+        found += beyond_limit(setup, number, stage)
         loss = getattr(algorithm.loss, "func", algorithm.loss)
         if loss in (policy_gradient, negative_log_likelihood):
             what = f"the loss of {stage.algorithm} has no probability ratio"
@@ -31,7 +34,7 @@ def remarks(setup: Setup) -> list[str]:
                 found.append(f"{where}.noisy: {what}, so completions of noisy images count as if sampled from the clean ones")
         if loss is clipped_covariance and (own := settings_of(algorithm.loss))["low"] >= own["high"]:
             found.append(f"{where}.settings.low isn't below settings.high: {stage.algorithm} leaves out no token")
-        given = getattr(algorithm.advantage, "keywords", {})
+        given = settings_of(algorithm.advantage)
         discount = "turn_gamma" if "turn_gamma" in given else "gamma"
         undiscounted = given.get(discount, 1.0) == 1.0
         if "bootstrap_N" in algorithm.needs and undiscounted and has_soft_time_limit(setup.tasks):
@@ -59,6 +62,20 @@ def remarks(setup: Setup) -> list[str]:
             )
         if stage.kl_coef and stage.kl_in == "reward" and not {"rewards_N", "rewards_NT"} & set(algorithm.needs):
             found.append(f'{where}.kl_in = "reward": {stage.algorithm} uses only the verifiers\' scores: set kl_in = "loss"')
+    return found
+
+
+def beyond_limit(setup: Setup, number: int, stage: RlStage) -> list[str]:
+    """Warnings about rules that let answers go on beyond their task's limit. A smoke run lowers it itself. number: the stage's
+    index."""
+    found, limits = list[str](), [limit_of(setup.config, number, setup.entries[label]) for label in setup.config.weights(stage)]
+    for place, rule in enumerate(plugin_rules(stage)):
+        low = [f"{key} = {limit}" for limit, key in limits if limit < rule.longest_continued]
+        if low and not setup.config.smoke:
+            found.append(
+                f"stages.{number}.rules.{place}: answers may go on to {rule.longest_continued} tokens, and {low[0]}, with which "
+                "mmrl plan and what depends on length count: raise that, or lower what the rule's options allow"
+            )
     return found
 
 

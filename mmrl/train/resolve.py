@@ -40,6 +40,7 @@ from mmrl.train.checks.run_file import (
     check_evaluated,
     check_prompts,
     check_rewarded,
+    check_scored,
     check_stage,
     check_tokens,
     check_trained_on,
@@ -59,9 +60,7 @@ def resolve(config: RunConfig, train: bool = True) -> Setup:
     found = {entry.label: registry.get("tasks", entry.id) for entry in config.tasks}
     tasks = {entry.label: registry.build_task(found[entry.label], entry.options) for entry in config.tasks}
     simulators = check_acting(config, tasks, policy.acts)
-    algorithms = tuple(
-        algorithm_of(stage, spec, stage_limit(config, stage)) for stage, spec in zip(config.stages, specs, strict=True)
-    )
+    algorithms = _algorithms(config, specs)
     check_experts(config, policy.acts)
     check_compute(config, policy.acts, algorithms)
     if config.judge.isolation == "strict" and not config.compute.judges:  # judges on other machines check for themselves
@@ -69,6 +68,7 @@ def resolve(config: RunConfig, train: bool = True) -> Setup:
     check_rating(config, tasks, policy.rates)
     weights = {entry.label: weights_of(entry, found[entry.label]) for entry in config.tasks}
     metrics = {entry.label: task_metric(entry, found[entry.label]) for entry in config.tasks}
+    check_scored(tasks, weights, metrics)
     verifiers, options = check_verifiers(config.verifiers, weights, metrics, simulators)
     splits, chosen = Splits(tasks, config.seed), {}
     token = token_kind(config.policy, policy)
@@ -80,8 +80,7 @@ def resolve(config: RunConfig, train: bool = True) -> Setup:
         if isinstance(stage, PreferenceStage):
             check_preference(config, number, stage, tasks)
         if isinstance(stage, OffPolicyStage) and train:
-            rewarding = sorted({verifier for own in weights.values() for verifier in own})
-            check_off_policy(config, number, stage, policy, tasks, simulators, rewarding)
+            check_off_policy(config, number, stage, policy, tasks, simulators, weights)
         if isinstance(stage, RecapStage) and train:
             check_recap(config, number, stage, policy, simulators)
         if isinstance(stage, PluginStage):
@@ -114,6 +113,16 @@ def resolve(config: RunConfig, train: bool = True) -> Setup:
         chosen=chosen,
         alarms=plugin_alarms(config),
     )
+
+
+def _algorithms(config: RunConfig, specs: Sequence[AlgorithmSpec | None]) -> tuple[Algorithm | None, ...]:
+    found = []
+    for number, (stage, spec) in enumerate(zip(config.stages, specs, strict=True)):
+        try:
+            found.append(algorithm_of(stage, spec, stage_limit(config, stage)))
+        except UserError as error:
+            raise type(error)(f"stages.{number}: {error}") from error
+    return tuple(found)
 
 
 def algorithm_specs(config: RunConfig) -> list[AlgorithmSpec | None]:

@@ -57,26 +57,3 @@ def _missing(stage: Training, metrics: Mapping[str, float], moved: float, compar
     if not metrics.get("grad_norm", 0.0) > 0:  # weight decay moves weights too
         return "the gradient was 0"
     return "" if moved > 0 and math.isfinite(moved) else f"no weight moved (the largest change was {moved:g})"
-
-
-def told(stages: list[dict[str, Any]]) -> list[str]:
-    """A sentence for each stage, for people."""
-    return [f"stage {found['stage']} ({found['kind']}): {_told(found)}" for found in stages]
-
-
-def _told(found: Mapping[str, Any]) -> str:
-    if found["step"] is None:
-        return f"no step showed an update: {found['why'] or 'none was run'}"
-    moved = f"{100 * found['moved_share']:.3g}% of the weights, by up to {found['moved']:.1e}"
-    said = f"the update works: step {found['step']} moved {moved}, with a loss of {found['loss']:.3g}"
-    if found["gold"]:
-        said += f"; gold completions were put into {found['gold']} of {found['groups']} groups, so that rewards differed"
-    if found["drawn"]:
-        said += f"; {found['drawn']} of {found['groups']} groups were paid by turns, as all earned the same: "
-        said += "the reward itself is not shown"
-    return said
-
-
-def unproved(stages: list[dict[str, Any]]) -> bool:
-    """Whether a stage showed no update."""
-    return any(found["step"] is None for found in stages)

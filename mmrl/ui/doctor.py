@@ -69,7 +69,7 @@ def diagnose(runs: Path = Path("runs"), timeout_s: float = 120.0) -> list[Findin
     return [
         check_python(),
         check_mmrl(have, list(foreign_owners())),
-        *check_base(have, tried, pth=facts.has_pth(), gpus=gpus),
+        *check_base(have, tried, pth=facts.has_pth(), gpus=gpus, vision_asks=facts.requirements("torchvision")),
         *(check_extra(extra, wanted, have) for extra, wanted in extras.items() if not _are_plugins(wanted, installed)),
         check_opencv(have),
         *(check_plugin(p, facts.requirements(p.dist) if p.dist and p.name not in judged else (), have) for p in installed),
@@ -102,18 +102,25 @@ def check_python(version: tuple[int, ...] = sys.version_info[:3]) -> Finding:
     return base(name="python", state="ok", detail=f"{number} ({sys.executable})")
 
 
-def check_base(have: Mapping[str, str], tried: Mapping[str, Facts], *, pth: bool, gpus: Sequence[str] = ()) -> list[Finding]:
+def check_base(
+    have: Mapping[str, str],
+    tried: Mapping[str, Facts],
+    *,
+    pth: bool,
+    gpus: Sequence[str] = (),
+    vision_asks: Sequence[Requirement] = (),
+) -> list[Finding]:
     """Findings on mmrl and on the libraries that every training run imports.
 
     have: distribution -> version. tried: library -> the result of importing it (`TRY_TORCH` and so on). pth: whether mmrl's .pth
-    file for torchvision is installed. gpus: the names that the driver lists.
+    file for torchvision is installed. gpus: the names that the driver lists. vision_asks: the requirements of torchvision.
     """
     if "torch" not in have:
         cure = 'pip install "multimodal-rl[train]"' if gpus else f'{CPU_TORCH} && pip install "multimodal-rl[train]"'
         return [base(name="torch", state="missing", detail="training needs it", cure=cure)]
     return [
         check_import("torch", have, tried),
-        check_torchvision(have, tried, pth=pth),
+        check_torchvision(have, tried, pth=pth, asks=vision_asks),
         check_import("transformers", have, tried),
     ]
 
@@ -151,17 +158,23 @@ def check_import(name: str, have: Mapping[str, str], tried: Mapping[str, Facts])
     return base(name=name, state="ok", detail=version + build)
 
 
-def check_torchvision(have: Mapping[str, str], tried: Mapping[str, Facts], *, pth: bool) -> Finding:
-    """torchvision 0.N needs torch 2.(N-15) of the same build; any other torch breaks every vision model."""
+def check_torchvision(
+    have: Mapping[str, str], tried: Mapping[str, Facts], *, pth: bool, asks: Sequence[Requirement] = ()
+) -> Finding:
+    """torchvision 0.N is built for torch 2.(N-15), and since 0.29.1 also for later ones, as its own requirements (`asks`) say.
+
+    Any other torch, or another build of it, breaks every vision model.
+    """
     if "torchvision" in have:
-        torch, ours = Version(have["torch"]), Version(have["torchvision"])
-        if torch.major == 2 and (ours.major, ours.minor) != (0, torch.minor + 15):
-            fitting = f"0.{torch.minor + 15}"
+        torch, ours, newest = Version(have["torch"]), Version(have["torchvision"]), Version(have["torch"]).minor + 15
+        built_for = (ours.major, ours.minor) == (0, newest) or torch.major != 2
+        if not built_for and not any(r.name == "torch" and r.specifier.contains(torch, prereleases=True) for r in asks):
+            fitting = f"==0.{newest}.*" if newest <= 29 else f">=0.29.1,<0.{newest + 1}"
             return base(
                 name="torchvision",
                 state="broken",
-                cure=f'pip install --no-deps "torchvision=={fitting}.*"',
-                detail=f"{ours} does not fit torch {torch}, which needs {fitting}",
+                cure=f'pip install --no-deps "torchvision{fitting}"',
+                detail=f"{ours} does not fit torch {torch}, which needs torchvision{fitting}",
             )
     finding = check_import("torchvision", have, tried)
     if finding.state != "ok" or tried["torchvision"]["compiled"]:

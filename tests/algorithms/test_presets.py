@@ -152,6 +152,20 @@ def test_settings_reach_the_function_that_has_them():
     assert objective(load_algorithm("dapo", {})) == pytest.approx(1.28), "the spec's own settings"
 
 
+def test_a_setting_that_an_advantage_and_another_s_loss_have_keeps_both_meanings():
+    """VPPO's share is of a rollout's tokens, and Clip-Cov's of those that are left out: 0.4 of them would be left out."""
+    alike = {("vppo", "clip-cov"): {"share"}, ("vppo", "nft"): {"least"}, ("stable-reinforce", "divergence-ppo"): {"limit"}}
+    alike |= {("awr", "dro"): {"beta"}, ("rlsd", "fipo"): {"weight_clip"}}
+    for (id, other), names in alike.items():
+        both, own, theirs = load_algorithm(id, {"loss": other}), load_algorithm(id, {}), load_algorithm(other, {})
+        assert names == settings_of(own.advantage.func).keys() & settings_of(theirs.loss.func).keys()
+        assert both.advantage.keywords == own.advantage.keywords and both.loss.keywords == theirs.loss.keywords
+        for name in names:
+            with pytest.raises(UserError, match=f"'{id}'.* {name} .*'{other}'.* leave it out"):
+                load_algorithm(id, {"loss": other, name: 0.5})
+    assert load_algorithm("vppo", {"loss": "clip-cov", "least": 0.8, "low": 0.5}).loss.keywords["share"] == 2e-4
+
+
 def test_a_loss_of_another_algorithm_comes_with_its_settings_bounds_and_average():
     """verl's and ms-swift's estimator and loss are two keys; the names of an advantage's settings stay its own."""
     both = load_algorithm("opo", {"loss": "gspo", "clip_high": 0.5})
@@ -205,7 +219,12 @@ def test_the_constant_is_the_longest_completion_unless_it_is_set():
         ("grpo", {"epsilon_high": 0.3}, r"'epsilon_high'\. What TRL and ms-swift call so is 'stages\.settings\.clip_high' here"),
         ("grpo", {"beta": 0.04}, r"'beta'\. What TRL and ms-swift call so is 'stages\.kl_coef' here"),
         ("grpo", {"scale": "groups"}, r"algorithm 'grpo': scale = 'groups' is not one of 'group', 'batch', 'none'"),
-        ("grpo", {"normalise": "tokens"}, "normalise = 'tokens' is not one of token, sequence, constant"),
+        ("grpo", {"normalise": "tokens"}, "normalise = 'tokens' is not one of token, sequence, constant$"),
+        (
+            "grpo",
+            {"normalise": "token-mean"},
+            r"constant: what verl and RLinf call so is settings = \{normalise = \"token\"\} here \(docs/from-verl\.md\)$",
+        ),
         *(
             ("grpo", {"constant": c}, r"constant = .* must be a number above 0")
             for c in (0, -1.0, True, "8", float("inf"), 10**400, 1e300)
@@ -217,6 +236,13 @@ def test_the_constant_is_the_longest_completion_unless_it_is_set():
         ("ppo", {"whiten": 1}, "whiten = 1 must be true or false"),
         ("ppoo", {}, r"'ppoo'.*[Dd]id you mean 'ppo'"),
         ("opo", {"loss": "gspoo"}, r"^algorithm 'opo': loss = 'gspoo': .*[Dd]id you mean 'gspo'"),
+        (
+            "opo",
+            {"loss": "geo_mean"},
+            r"^algorithm 'opo': loss = 'geo_mean': what verl calls so is settings = \{loss = \"gmpo\"\} here",
+        ),
+        ("opo", {"loss": "bnpo"}, r"call so is settings = \{loss = \"grpo\", normalise = \"token\"\} here"),
+        ("opo", {"loss": "gae"}, r"call so is algorithm = \"ppo\" here"),
         ("opo", {"loss": 3}, r"^algorithm 'opo': loss = 3 must be the id of an algorithm$"),
         (
             "opo",

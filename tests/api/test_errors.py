@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pickle
 
-from mmrl.api.errors import LimitReached, PluginError, UserError
+import pytest
+
+from mmrl.api.errors import LimitReached, PluginError, UserError, shorten
 
 
 def test_a_message_begins_with_the_key_that_it_is_about_and_can_be_said_of_another() -> None:
@@ -39,3 +41,18 @@ def test_a_message_is_one_line_that_no_terminal_obeys():
     """A file's name and a user's value may hold anything."""
     text = str(UserError("'a\r\nb\u2028c\td' \x1b[31mred\ud800 \u202eé \u00a0日: leave it out", key="line\nbreak"))
     assert text == "line break: 'a  b c d' ?[31mred? ?é  日: leave it out"
+
+
+@pytest.mark.parametrize(
+    ("message", "most", "kept"),
+    [
+        ("one two three", 0, "one two three"),
+        ("one two three", 13, "one two three"),
+        ("one two\n  three", 12, "one two…"),
+        ("one two three", 8, "one two…"),
+        ("one two three", 7, "one…"),
+        ("one two three", 3, "on…"),
+    ],
+)
+def test_a_long_message_ends_with_a_whole_word(message: str, most: int, kept: str) -> None:
+    assert shorten(ValueError(message), most) == kept

@@ -3,15 +3,18 @@
 import pytest
 
 from mmrl import Prompt, UserError, user_message
-from mmrl.api.tasks.groups import cells_of, check_groups, group_figures
-from mmrl.api.tasks.tables import columns_in, fill_columns
+from mmrl.api.tasks.groups import SetSizes, cells_of, check_groups, group_figures
+from mmrl.api.tasks.tables import DataTable, columns_in, fill_columns
+
+SETS = {"figures": ["set", "figure"], "sets": ["set"], "worst": ["figure", "set"], "all": ["set"], "each": ["set", "figure"]}
 
 
 def scored(*rows):
-    """(prompt with the row's cells, score) of (row, score)."""
-    columns = ("kind", "about.skills", "figure", "set")
+    """(prompt with the row's cells and the sizes of its sets, score) of (row, score)."""
+    columns, table = ("kind", "about.skills", "figure", "set"), [row for row, _ in rows]
+    sizes = SetSizes(SETS, DataTable("t", len(table), table.__getitem__).scan)
     return [
-        (Prompt(id=str(n), messages=[user_message("?")], answer="a", meta=cells_of(row, columns)), score)
+        (Prompt(id=str(n), messages=[user_message("?")], answer="a", meta={**cells_of(row, columns), **sizes.of(row)}), score)
         for n, (row, score) in enumerate(rows)
     ]
 
@@ -50,6 +53,30 @@ def test_sets_are_also_counted_by_the_groups_that_all_their_rows_are_in():
         **{"worst_skills_see": 0.0, "worst_skills_add": 1.0},
     }
     assert not any(name.startswith("all_") for name in group_figures(ROWS[3:], ["kind"], {"all": ["set"]}))
+
+
+def test_a_set_counts_if_all_of_its_rows_are_there():
+    """Rows are missing where fewer prompts are evaluated than there are, and where a verifier failed."""
+    assert group_figures(ROWS[1:], [], {"figures": ["set", "figure"]}) == {"figures": 1.0}, "the rest of a set is no set"
+    with pytest.warns(UserWarning, match=r"sets: 0 of the 2 sets of an evaluation are whole, see evaluate.num_prompts: no 's"):
+        assert group_figures(ROWS[2:4], [], {"sets": ["set"]}) == {}
+    sizes = scored(*(({"kind": "", "about": {"skills": ""}, "figure": 1, "set": s}, 1.0) for s in "aabbc"))
+    with pytest.warns(UserWarning, match=r"sets: 1 of the 3 sets of an evaluation are whole"):
+        assert group_figures([sizes[0], sizes[2], sizes[4]], [], {"sets": ["set"]}) == {}, "small sets are whole more often"
+
+
+def test_without_sizes_every_set_counts():
+    cells = [{"groups": {"set": name}} for name in ("a", "a", "b")]
+    results = [(Prompt(messages=[], meta=meta), score) for meta, score in zip(cells, (1.0, 0.5, 1.0), strict=True)]
+    assert group_figures(results, [], {"whole": ["set"]}) == {"whole": 0.5}
+
+
+def test_sets_of_keys_in_objects_are_counted_without_rows_that_can_not_be_read():
+    rows = [{"a": {"b": 1}, "c": 1}, {"a": {"b": 1}, "c": 2}, {"a": 5}, {"a": {"b": {"d": 1}}}, None]
+    asked = []
+    sizes = SetSizes({"same": ["a.b"], "pairs": ["c", "a.b"]}, lambda keys: asked.append(keys) or rows)
+    assert not asked and sizes.of(rows[0]) == {"set_sizes": {"same": 2, "pairs": 1}} == sizes.of(rows[1])
+    assert len(asked) == 1 and {*asked[0]} == {"a.b", "a", "c"} and SetSizes({}, None).of({}) == {}
 
 
 def test_where_all_cells_are_empty_it_is_told_which():

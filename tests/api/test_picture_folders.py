@@ -1,11 +1,14 @@
 """Folders of pictures as videos."""
 
+import shutil
+
 import numpy as np
 import pytest
 from PIL import Image
 
 from mmrl import UserError
 from mmrl.api.media.clips import Clip, VideoLimits
+from mmrl.api.media.content import form_of_part
 from mmrl.api.media.decoding import cached_frames, clear_cache, decode, recent_frames
 from mmrl.api.media.picture_folders import folder_info, picture_files
 
@@ -54,6 +57,18 @@ def test_they_are_cached_until_the_folder_changes(folder):
     assert cached_frames(clip) is first is recent_frames(clip)
     Image.new("L", SIZE, 255).save(folder / "13.png")
     assert cached_frames(clip).indices == (0, 12)
+
+
+def test_they_are_told_apart_by_what_they_show(folder, tmp_path_factory):
+    """As `mmrl check` compares prompts, and rules that group states."""
+
+    def form(where, rate=3.0):
+        return form_of_part({"type": "video", "video": Clip(path=str(where), rate=rate)})
+
+    copied = shutil.copytree(folder, tmp_path_factory.mktemp("other") / "moved")
+    assert form(folder) == form(copied) != form(folder, 2.0)
+    Image.new("L", SIZE, 255).save(copied / "5.png")
+    assert form(folder) != form(copied)
 
 
 def test_transparent_and_grey_pictures_become_rgb(tmp_path):

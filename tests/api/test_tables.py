@@ -123,7 +123,7 @@ def test_pictures_may_be_written_in_base64(kind, tmp_path):
     file = io.BytesIO()
     Image.new("RGB", (40, 30), "olive").save(file, kind)
     text = base64.b64encode(file.getvalue()).decode()
-    for written in (text, f"data:image/{kind.lower()};base64,{text}"):
+    for written in (text, f"data:image/{kind.lower()};base64,{text}", "\r\n".join((text[:76], text[76:], ""))):
         assert resolve_image("/data/t.jsonl", written) == file.getvalue()
     (tmp_path / "t.tsv").write_text(f"image\tanswer\n{text}{'A' * 200_000}\tB\n")
     assert read_table(str(tmp_path / "t.tsv"))[0]["answer"] == "B", "however long it is"

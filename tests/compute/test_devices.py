@@ -93,8 +93,10 @@ def test_a_gpu_of_which_there_are_fewer_is_refused(gpu):
 def test_a_gpu_that_works_is_left_alone_and_computes_exactly(gpu):
     products = torch.backends.cuda.matmul
     products.allow_bf16_reduced_precision_reduction = products.allow_fp16_reduced_precision_reduction = True  # torch's own
+    torch.backends.cuda.enable_cudnn_sdp(True)
     devices.prepare_device("cuda", "bfloat16")
     assert torch.backends.cudnn.allow_tf32 is False, "float32 convolutions would have 10 bits"
+    assert not torch.backends.cuda.cudnn_sdp_enabled(), "torch would prefer it, and give rows that see nothing other numbers"
     assert not (products.allow_bf16_reduced_precision_reduction or products.allow_fp16_reduced_precision_reduction)
     assert devices.remark("cuda:0") == "" and devices.held_by_others("cuda") == 0
     gpu["error"] = RuntimeError("nobody looks at a GPU that isn't used")

@@ -53,6 +53,15 @@ def test_a_key_of_set_may_be_quoted_as_in_toml(key):
     assert config.verifiers == {"a/b": {"range": [-0.2, 1.2], "a.b=c": {"d": "1=2"}}}
 
 
+def test_a_path_may_begin_with_the_users_folder(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    keys = ["runs_dir", "policy.model", "stages.1.teacher", "stages.1.select.path"]
+    config = configs.parse_config(GOOD, [f"{key}='~/a b'" for key in keys])
+    rl = config.stages[1]
+    assert (config.runs_dir, config.policy.model, rl.teacher, rl.select.path) == ("/home/me/a b",) * 4
+    assert configs.parse_config(GOOD, ["policy.model=a~b/c"]).policy.model == "a~b/c"
+
+
 @pytest.mark.parametrize(
     ("override", "message"),
     [
@@ -104,6 +113,8 @@ def test_a_key_of_set_may_be_quoted_as_in_toml(key):
         ("\udcff=3", "is no UTF-8"),
         ('"seed=3', "unknown key '\"seed'"),
         ("=3=4", "has no key"),
+        ("stages.0.steps=1e30", "'stages.0.steps': it is too large: lower it; found 1e+30"),
+        ("runs_dir='~nobody-is-called-so/runs'", "'runs_dir': begins with ~, which stands for no user's folder here"),
     ],
 )
 def test_one_line_says_what_is_wrong(override, message):

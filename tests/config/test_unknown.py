@@ -6,7 +6,7 @@ import pytest
 
 import mmrl.config.load as configs
 from mmrl.api.errors import UserError
-from mmrl.config.foreign_names import misnamed
+from mmrl.config.foreign_names import POLICIES, misnamed
 
 GOOD = {
     "name": "keys",
@@ -71,6 +71,28 @@ def test_the_error_says_where_a_key_belongs_or_what_it_is_called_here(key, said)
     ("written", "said"),
     [
         (
+            "stages.0.rules=[{id='c/d'},{id='e/f',chance=0.5}]",
+            "'stages.0.rules.1.chance': an option of the rule is written options = {chance = ...}, and `mmrl list sampling_rules "
+            "e/f` shows all",
+        ),
+        ("stages.0.rules=[{chance=0.5}]", "'stages.0.rules.0.chance': known keys are id, options"),
+        (
+            "tasks.0.wieght=3",
+            "'tasks.0.wieght': did you mean 'weight'?; an option of the task is written options = {wieght = ...}, and `mmrl list "
+            "tasks a/b` shows all",
+        ),
+    ],
+)
+def test_a_key_of_a_rule_or_a_task_may_be_one_of_its_options(written, said):
+    with pytest.raises(UserError) as caught:
+        configs.parse_config(GOOD, [written])
+    assert str(caught.value) == f"run file: unknown key {said}"
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        (
             "actor_rollout_ref.actor.clip_ratio_high=0.28",
             "'actor_rollout_ref.actor.clip_ratio_high': what verl calls so is 'stages.settings.clip_high' here (docs/from",
         ),
@@ -92,6 +114,25 @@ def test_the_error_says_where_a_key_belongs_or_what_it_is_called_here(key, said)
             "'stages.0.loss_type': what TRL and ms-swift call so is 'stages.algorithm' and 'stages.settings' here, with "
             'algorithm = "grpo", settings = {normalise = "token"} (docs/from-trl.md)',
         ),
+        (
+            "stages.0.loss_agg_mode=seq-mean-token-sum",
+            "'stages.0.loss_agg_mode': what verl calls so is 'stages.settings.normalise' here, with settings = {normalise = "
+            '"constant", constant = 1} (docs/from-verl.md)',
+        ),
+        (
+            "stages.0.loss_type=sigmoid",
+            '\'stages.0.loss_type\': what TRL and ms-swift call so is kind = "preference", loss = "dpo" here (docs/from-trl.md)',
+        ),
+        (
+            "stages.0.loss_type=hinge",
+            "'stages.0.loss_type': what TRL and ms-swift call so is 'stages.algorithm' and 'stages.settings' here, and 'hinge' "
+            "has no counterpart (docs/from-trl.md)",
+        ),
+        (
+            "policy.type=groot",
+            "'policy.type': what LeRobot calls so is 'policy.kind' here, with policy.kind = \"gr00t\" (docs/from-lerobot.md)",
+        ),
+        ("policy.type=pi05", "'policy.type': what LeRobot calls so is 'policy.kind' here (docs/from-lerobot.md)"),
         ("stages.0.rlhf_type=kto", 'here, with kind = "preference", loss = "kto" (docs/from-ms-swift.md)'),
         (
             "stages.0.actor.clip_ratio_c=3",
@@ -134,6 +175,33 @@ def test_a_kind_of_another_trainer_is_told(kind, said):
     with pytest.raises(UserError, match=r"'stages\.0' needs kind = ") as caught:
         configs.parse_config(GOOD, [f"stages.0.kind={kind}"])
     assert str(caught.value).endswith(f"; found {kind!r}: {said}")
+
+
+@pytest.mark.parametrize(
+    ("loss", "said"),
+    [
+        ("sigmoid", ': what TRL and ms-swift call so is kind = "preference", loss = "dpo" here (docs/from-trl.md)'),
+        ("apo_zero", ": what TRL and ms-swift call so has no counterpart here (docs/from-trl.md)"),
+        ("mystery", ""),
+    ],
+)
+def test_a_loss_of_pairs_of_another_trainer_is_told(loss, said):
+    with pytest.raises(UserError, match=r"'stages\.0\.loss': input should be 'dpo'") as caught:
+        configs.parse_config(GOOD, ["stages.0.kind=preference", f"stages.0.loss={loss}"])
+    assert str(caught.value).endswith(f"found {loss!r}{said}")
+
+
+@pytest.mark.parametrize(
+    ("id", "said"),
+    [
+        ("groot", ': what LeRobot calls so is policy.kind = "gr00t" here (docs/from-lerobot.md)'),
+        ("pi0fast", ". Did you mean 'pi0_fast'?"),
+        ("vqbet", ": what LeRobot calls so has no counterpart here (docs/from-lerobot.md)"),
+        ("gae", ""),
+    ],
+)
+def test_a_kind_of_policy_of_another_trainer_is_told(id, said):
+    assert misnamed(id, ["gr00t", "pi0_fast"], POLICIES) == said
 
 
 @pytest.mark.parametrize("override", [f"{'k' * 10_000}=1", f"stages.0.{'k' * 10_000}=1", f"stages.0.kind={'k' * 10_000}"])

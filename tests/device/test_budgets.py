@@ -25,6 +25,7 @@ from mmrl.policies.actors import NoisyTanh, SquashedNormal
 from mmrl.policies.gr00t.embodiment import Group
 from mmrl.policies.gr00t.pictures import resize_by_area
 from mmrl.policies.load import make_policy
+from mmrl.policies.pi0.action_words import NOTHING
 from mmrl.policies.resizing import resize
 from mmrl.policies.vlm import families
 from mmrl.policies.vlm.vlm import VLM
@@ -58,6 +59,7 @@ BUDGETS = {
     "a step of processes": (0, 1),  # what they show and say, from pinned memory
     "packing a micro-batch of calls": (0, 2),  # of them, and their rows of the observations
     "a micro-batch of calls": (0, 0),
+    "tokens of actions": (3, 2),  # the state, words of the prompt; the longest call; where tokens are
     # an update from a memory
     "a step of the critics": (3, 3),  # is the loss finite, the gradient's norm, the errors; batch, noise, which critics
     "its novelty": (1, 0),  # for its deviation from all so far; the memory's states are there already
@@ -69,7 +71,7 @@ FAMILIES = {
     **{"qwen2_5_vl": 1, "qwen2_vl": 1, "qwen3_vl": 1, "qwen3_vl_moe": 1},
     **{"gemma3": 2, "llava": 2, "internvl": 2, "paligemma": 4, "deepseek_vl": 2, "aya_vision": 2, "cohere2_vision": 2},
     **{"pixtral": 5, "idefics3": 6, "gemma4": 6, "llava_onevision": 8, "mistral3": 8, "smolvlm": 10, "qwen3_5": 10},
-    **{"qwen3_5_moe": 10, "glm4v": 13, "glm46v": 13, "glm4v_moe": 13, "kimi_k25": 18, "ovis2": 23, "lfm2_vl": 23},
+    **{"qwen3_5_moe": 10, "glm4v": 13, "glm46v": 13, "glm4v_moe": 13, "kimi_k25": 19, "ovis2": 23, "lfm2_vl": 23},
     **{"ernie4_5_vl_moe": 33, "minicpmv4_6": 41, "minicpmv4_7": 41},
 }
 """Family -> waits in a micro-batch, at most; those of the last are transformers' own."""
@@ -82,6 +84,7 @@ ACTING = {
     "smolvla": ("tiny:smolvla:hidden=32,layers=2,chunk=3", 1),
     "xvla": ("tiny:xvla:hidden=32,layers=1,chunk=3", 1),
     "act": ("tiny:act:width=16,chunk=3,latent=0", 1),
+    "diffusion": ("tiny:diffusion:width=8,horizon=4,moments=1,times=4", 1),  # however many steps it denoises in
 }
 """Kind of a policy that acts -> (model, waits in a call); one of them for whether the actions are finite."""
 OPTIONS = {"vla": {}, "pi0_fast": {"chunk": 2, "state": 8, "action_tokens": 14, "vocabulary": "actions"}}
@@ -164,6 +167,23 @@ def test_a_call_of_a_policy_that_acts_is_waited_for_as_a_whole(device, tmp_path,
     images = {"front": torch.zeros(3, size, size, 3, dtype=torch.uint8, device="cuda")}
     seen = Observation(images=images, state=torch.rand(3, 8).cuda(), instructions=texts)
     assert cost(device, policy.act, seen, torch.arange(3), torch.zeros(3, dtype=torch.int64), 1.0)[0] == waits
+
+
+@pytest.mark.slow
+def test_which_tokens_of_actions_are_there_is_looked_up_once(device):
+    options = {"dims": 4, "chunk": 2, "state": 8, "action_tokens": 14, "vocabulary": "actions"}
+    policy = make_policy(PolicyConfig(kind="pi0_fast", model=ACTING["pi0_fast"][0], options=options), device="cuda")
+    images = {"front": torch.zeros(3, 64, 64, 3, dtype=torch.uint8, device="cuda")}
+    seen = Observation(images=images, state=torch.rand(3, 8).cuda(), instructions=["reach"] * 3)
+    choices = torch.full((3, 14), NOTHING, device="cuda")
+    for row, length in enumerate((3, 14, 5)):
+        choices[row, :length] = policy.action_ids[1]
+
+    def learn():
+        logprobs, entropy, _ = policy.scored(SimpleNamespace(observation=seen, choices=choices), 1.0)
+        (logprobs + entropy).sum().backward()
+
+    assert cost(device, learn) == BUDGETS["tokens of actions"]
 
 
 def packed(policy, budget):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from mmrl.config.sections import LoraConfig
-from mmrl.policies import lora
+from mmrl.policies import lora_products
 from mmrl.policies.lora import add_adapters
 
 
@@ -31,7 +31,8 @@ def passed(layer, x, wanted, forward=None):
 
 
 @pytest.fixture
-def given():
+def given(monkeypatch):
+    monkeypatch.setattr(lora_products, "MANY", 0)
     made = torch.Generator().manual_seed(1)
     return [torch.randn(3, 50, wide, generator=made).bfloat16() for wide in (48, 80)]
 
@@ -55,18 +56,18 @@ def test_a_pass_waits_for_nothing_and_what_is_not_bfloat16_is_not_split(device, 
     with device.no_waits():
         layer(x).backward(wanted)
     half = adapted(torch.float16).to("cuda")
-    monkeypatch.setattr("mmrl.policies.lora_products._wide_times", None)
+    monkeypatch.setattr(lora_products, "_wide_times", None)
     half(x.half()).backward(wanted.half())
     assert half.lora_A["default"].weight.grad.any()
 
 
-def test_without_gradients_many_tokens_are_split_and_few_take_fewer_operations(device, given, monkeypatch):
-    x, _ = given
-    layer, asked = adapted(torch.bfloat16).to("cuda"), []
-    monkeypatch.setattr(lora, "add_product", lambda *given: asked.append(given) or given[0])
+def test_few_tokens_are_not_split(device, given, monkeypatch):
+    x = given[0].to("cuda")
+    layer = adapted(torch.bfloat16).to("cuda")
+    monkeypatch.setattr(lora_products, "_parts", None)
+    with pytest.raises(TypeError, match="not callable"):
+        layer(x)
+    monkeypatch.setattr(lora_products, "MANY", x.numel() + 1)
+    layer(x).sum().backward()
     with torch.no_grad():
-        layer(x.to("cuda"))
-        assert not asked
-        monkeypatch.setattr(lora, "MANY", x.numel())
-        layer(x.to("cuda"))
-    assert len(asked) == 1
+        layer(x)

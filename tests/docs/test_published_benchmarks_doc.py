@@ -70,6 +70,9 @@ def test_pictures(name, here):
     scores, found = figures(task, prompts, verifier)
     assert len(scores) == len(rows) and scores == [1] * len(rows)
     assert groups <= set(found) and all(found[name] == 1 for name in groups - {"yes_share"})
+    for row, prompt in zip(rows, prompts, strict=True):
+        if row.get("answer") in (row.get("choices") or ()):
+            assert prompt.meta["options"]["ABCDE".index(prompt.answer)] == row["answer"]
 
 
 @pytest.mark.parametrize("name", CLIPS)
@@ -88,6 +91,8 @@ def test_clips(name, here):
     verifier = (re.findall(r"`(video/\S+)`", LINES[name][1]) or ["video/tiou" if when else "video/answer"])[0]
     scores, found = figures(task, prompts, verifier)
     assert scores and scores == [1] * len(prompts) and groups <= set(found) and all(found[name] == 1 for name in groups)
+    if "multi-choice" in name:
+        assert [len(p.meta["options"]) for p in sorted(prompts, key=lambda p: p.id)] == [2, 3, 2]
     if "caption" in name:
         assert [(p.answer, p.meta["options"]) for p in prompts] == [("B", ["He runs.", "He sits."])] * 3
     if name == "MVBench":

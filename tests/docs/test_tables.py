@@ -17,7 +17,7 @@ def test_the_table_of_versions_is_that_of_today():
 def test_the_table_says_what_is_accepted_and_what_is_tested():
     table = docs_tables.versions()
     tested = docs_tables.pins(docs_tables.ROOT / "constraints.txt")
-    assert f"| torch | train | >=2.11, <2.15 | {tested['torch']} |" in table
+    assert f"| torch | train | >=2.11, <2.16 | {tested['torch']} |" in table
     assert "| lerobot | 0.6.1 | `tests/support/constraints-lerobot.txt` |" in table and "| verl | " in table
     assert docs_tables.pins(docs_tables.ROOT / "sims/maniskill/constraints.txt")["mani-skill"], "names are compared as pip does"
 

@@ -15,7 +15,7 @@ import pytest
 from mmrl.algorithms.presets import OF_ALL, functions_of, load_algorithm, settings_of
 from mmrl.config import sections
 from mmrl.config.foreign_keys import FOREIGN, WITHOUT
-from mmrl.config.foreign_names import NAMES, plain
+from mmrl.config.foreign_names import NAMES, POLICIES, plain
 from mmrl.config.foreign_names import page as foreign_page
 from mmrl.config.load import load_config
 from mmrl.registry.plugins import Registry
@@ -144,6 +144,20 @@ def test_errors_for_names_of_others_say_what_the_ways_over_say(trainer):
         assert plain(name) in found, name
         for part in flat(tomllib.loads(f"stage = {{{written}}}")["stage"]) if written else ["no counterpart"]:
             assert part in found[plain(name)], f"{name}: {part}"
+
+
+@pytest.mark.parametrize("trainer", POLICIES)
+def test_errors_for_kinds_of_policies_of_others_say_what_the_ways_over_say(trainer):
+    found = {
+        name: ours for theirs, ours in rows(page_of(trainer), "Kinds of policies") for name in re.findall(r"`(\w+)`", theirs)
+    }
+    known = Registry().specs("policies")
+    for name, written in POLICIES[trainer].items():
+        assert all(f"`{part}`" in found[name] for part in re.findall(r'policy\.\w+ = "[^"]+"', written)), name
+        assert written or found[name] == "no counterpart", name
+        assert name not in known and set(re.findall(r'kind = "([^"]+)"', written)) <= set(known), name
+    same = {name for name, ours in found.items() if ours == "the same"}
+    assert same <= set(known) and set(found) - same == set(POLICIES[trainer])
 
 
 def test_what_is_written_in_place_of_names_of_others_is_valid():

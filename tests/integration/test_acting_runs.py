@@ -559,6 +559,7 @@ def test_a_time_limit_that_costs_nothing_is_remarked(tmp_path):
             ("deadline", {**PPO, "settings": {}}, {"reward": "own", "time_limit_terminates": True}),
             ("endless", {**PPO, "settings": {}, "critic": {"bootstrap": "always"}}, {"time_limit_terminates": True}),
             ("discounted ends", {**PPO, "critic": {"bootstrap": "always"}}, {}),
+            ("discounted by default", {**PPO, "algorithm": "digirl", "settings": {}}, {"reward": "own"}),
             ("whole episodes", GRPO, {}),
         )
     }

@@ -22,7 +22,7 @@ from mmrl.policies.load import make_policy
 from mmrl.rollout.simulators.lockstep import SimulatorCollector
 from mmrl.train.resolve import resolve
 from mmrl.train.smoke import smoke
-from mmrl.train.smoke_proof import told, unproved
+from mmrl.train.smoke_shows import told, unproved
 
 DIAL = str(Path(__file__).parents[1] / "support" / "dial.py")
 SQUASHED = {"kind": "squashed", "model": "mlp", "options": {"dims": 2, "state": 2, "hidden": [32, 32]}}

@@ -24,7 +24,7 @@ from mmrl.policies.load import make_policy, saved_policy
 from mmrl.policies.squashed import Squashed
 from mmrl.train.resolve import resolve
 from mmrl.train.smoke import smoke
-from mmrl.train.smoke_proof import told, unproved
+from mmrl.train.smoke_shows import told, unproved
 from mmrl.train.start import evaluate_only
 from mmrl.ui.cli import main
 

@@ -16,8 +16,7 @@ from mmrl.run_folder.reader import read_run
 from mmrl.train.resolve import resolve
 from mmrl.train.sampling.rules import plugin_rules
 from mmrl.train.smoke import smoke
-from mmrl.train.smoke_proof import told, unproved
-from mmrl.train.smoke_shows import figures, shown
+from mmrl.train.smoke_shows import figures, seen, told, unproved
 from sandboxes import no_plots
 
 pytestmark = pytest.mark.forks
@@ -463,10 +462,10 @@ def test_it_runs_with_smoke(path, tmp_path, monkeypatch):
     assert [found["stage"] for found in summary["smoke"]] == list(range(1, len(config.stages) + 1))
     assert not unproved(summary["smoke"]), told(summary["smoke"])
     found = figures(read_run(folder.path))
-    assert [said for said in config.smoke_shows if shown(said, found) is None] == []
+    assert [said for said in config.smoke_shows if seen(said, found).value is None] == []
     if off := OFF.get(path.stem):
         without = runs.run(smoke(load_config(path, [f"runs_dir={tmp_path / 'off'}", *off])))
-        assert shown(config.smoke_shows[0], figures(read_run(without.path))) is None
+        assert seen(config.smoke_shows[0], figures(read_run(without.path))).value is None
         assert norms(without) != norms(folder), "it changes the update"
     weights = resolve(config).weights.values()
     told_apart = {name for own in weights for name, (weight, _) in own.items() if weight}

@@ -485,7 +485,10 @@ REFUSED = {
     ),
     "a floor above 1": (stage(importance_sampling_floor=1.5), r"importance_sampling_floor.*less than or equal to 1"),
     "a mask of no drift": (stage(off_policy_mask=0.0), r"off_policy_mask.*greater than 0"),
-    "a loss of no algorithm": (stage(settings={"loss": "gsp"}), r"algorithm 'grpo': loss = 'gsp': .*[Dd]id you mean 'gspo'"),
+    "a loss of no algorithm": (
+        stage(settings={"loss": "gsp"}),
+        r"^stages\.0: algorithm 'grpo': loss = 'gsp': .*[Dd]id you mean 'gspo'",
+    ),
     "a share of all tokens and more": (stage(settings={"entropy_share": 2}), r"entropy_share = 2 must be a number from 0 to 1"),
     "a bound of another's loss": (
         stage(settings={"loss": "sapo", "temperature": 0}),

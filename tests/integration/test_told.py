@@ -56,7 +56,7 @@ def test_gold_completions_that_are_cut_off_or_score_low_are_named_before_the_fir
     notes, rows = told(tmp_path, stages=[{**RL, "steps": 1}], tasks=tasks, generate={"max_tokens": 1})
     assert notes == [
         "toy/colour: generate.max_tokens = 1 cuts off even gold completions of 3 tokens: raise it",
-        "toy/colour: toy/zero gives 0, not 1, to the gold completion 'red' (and to 4 of 4 tried): "
+        "toy/colour: toy/zero gives 0, not 1, to the gold completion 'red' (4 of 4 tried get less): "
         "does it read what the task asks for, see `mmrl list tasks toy/colour`?",
     ]
     assert [(row["step"], row["where"], row["what"]) for row in rows] == [(1, "gold completions", note) for note in notes]
@@ -91,9 +91,9 @@ def test_a_gold_score_is_told_with_the_digits_that_matter(monkeypatch, value, hi
     first, *others = said()
     assert first == "toy: generate.max_tokens = 16 cuts off even gold completions of 30 tokens: raise it"
     assert said(smoke=True) == others and len(others) == bool(told)
-    assert all(line.startswith(f"{told} {LONG[:80] + '...'!r} (and to 4 of 4 tried): ") for line in others)
+    assert all(line.startswith(f"{told} {LONG[:80] + '...'!r} (4 of 4 tried get less): ") for line in others)
     detail = "outside, on a grid of 2 x 3"
-    assert all("4 of 4 tried), saying 'outside, on a grid of 2 x 3': does it" in line for line in said(smoke=True))
+    assert all("4 of 4 tried get less), saying 'outside, on a grid of 2 x 3': does it" in line for line in said(smoke=True))
 
 
 def test_what_has_no_gold_completion_is_trained_without_one(tmp_path):

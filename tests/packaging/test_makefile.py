@@ -180,6 +180,12 @@ def test_ci_runs_the_commands_of_the_readme_and_stops_at_the_first_failure(tmp_p
     assert (tmp_path / "log").read_text().splitlines() == [f"{target} CI=true" for target in ran]
 
 
+def test_a_turn_of_the_tests_that_ci_leaves_out_takes_as_long_as_is_said(project):
+    make(project, "setup")
+    script = "python tests/support/exhaustive_turns.py"
+    assert [make(project, "test-turn", *given)[1] for given in ([], ["MINUTES=45"])] == [[script], [f"{script} --minutes 45"]]
+
+
 @pytest.fixture
 def clone(tmp_path):
     """What `tests/environments.sh` reads, and a python that writes down how it was called; its pip fails for what FAILS names."""

@@ -113,6 +113,22 @@ def test_bounds_grow_towards_the_last_step():
     assert (-loss - 1).tolist() == pytest.approx([0.02, middle, 0.1], abs=1e-6) and clipped.tolist() == [1, 1, 1]
 
 
+@pytest.mark.parametrize("credit", [1.0, -1.0, 0.0])
+def test_ratios_that_overflow_leave_numbers(credit):
+    """As a sum over a chunk of actions may be, of a policy that has become sure of itself."""
+    new = torch.tensor([0.0, -200.0, -95.0], requires_grad=True)
+    inputs = LossInputs(
+        logprobs_L=new,
+        old_logprobs_L=torch.tensor([-200.0, 0.0, -1.0]),
+        advantages_L=torch.full((3,), credit),
+        rollout_L=torch.zeros(3, dtype=torch.long),
+        lengths_N=torch.tensor([3]),
+    )
+    loss, _ = scheduled_surrogate(inputs, torch.tensor([0.0, 0.5, 1.0]))
+    loss.sum().backward()
+    assert loss.isfinite().all() and new.grad.isfinite().all()
+
+
 def test_the_schedules_are_those_of_their_papers():
     cosine = noise_schedule("squaredcos_cap_v2", 50, 0, 0)
     kept = [math.cos((i / 50 + 0.008) / 1.008 * math.pi / 2) ** 2 for i in range(51)]

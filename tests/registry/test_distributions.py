@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from mmrl.registry.distributions import canonical, distribution_with, foreign_owners
+from mmrl.registry.plugins import registry
 
 
 def plant(site, dist: str, record: str, scripts: str) -> Path:
@@ -46,6 +47,18 @@ def test_mmrl_plugins_names_it(mmrl, site) -> None:
     shown = mmrl("plugins", "--json", MMRL_PLUGINS="")
     assert shown.returncode == 0 and shown.stdout.startswith("[")
     assert shown.stderr.startswith("mmrl: warning: the distribution market-maker 0.1.7 in ") and shown.stderr.count("\n") == 1
+
+
+def test_an_interrupted_installation_leaves_the_other_plugins(site) -> None:
+    source = "from mmrl import VerifierSpec, hookimpl\n@hookimpl\ndef mmrl_verifiers():\n    return []\n"
+    folder = site("mmrl-odd", {"mmrl_odd.py": source}, {"odd": "mmrl_odd"})
+    (folder / "mmrl_odd-0.1.dist-info" / "METADATA").unlink()
+    found = {plugin.name: plugin for plugin in registry().plugins}
+    assert (found["odd"].error, found["odd"].dist) == (None, None) and "mmrl" in found
+    (folder / "mmrl").mkdir()
+    (folder / "mmrl" / "__init__.py").touch()
+    (folder / "mmrl_odd-0.1.dist-info" / "RECORD").write_text("mmrl/__init__.py,,\n")
+    assert list(foreign_owners()) == [], "what it owns is not told where nothing can be uninstalled"
 
 
 def test_names_of_distributions(site) -> None:

@@ -104,6 +104,11 @@ def turning(num_envs, device, turns: Literal[1, 2] = 1):
             {"sise": 1},
             "sim 'a/b' has no option 'sise'. Did you mean 'size'? It accepts: size",
         ),
+        (
+            lambda num_envs, device, tall=1, size=1, sizes=1: 0,
+            {"size_s": 1},
+            "sim 'a/b' has no option 'size_s'. Did you mean 'sizes'? It accepts: sizes, size, tall",
+        ),
         (lambda num_envs, device, size: 0, {}, "sim 'a/b' needs the option 'size': .*; it accepts: size"),
         (lambda num_envs, device: 0, {"device": "cpu"}, "sim 'a/b': leave out the option 'device', which mmrl gives itself"),
         (lambda num_envs: 0, {}, "sim 'a/b': its target must take the keyword argument 'device', which mmrl gives: add it"),

@@ -56,6 +56,24 @@ def test_what_is_cut_off_and_goes_on_greedily_is_the_whole_answer(family):
         assert turn.logprobs == pytest.approx(other.logprobs, abs=3e-5) and turn.text == other.text
 
 
+def test_a_begun_answer_that_fills_the_context_is_told_before_the_sampler_is_asked():
+    """The sampler would say that a prompt is too long."""
+    vlm = cases.policy("qwen2_5_vl")
+    collector, whole = answers(vlm, size=1)
+    begun = [r.turns[0].text for r in whole]
+    lengths = [len(r.turns[0].observed_ids) + len(r.turns[0].token_ids) for r in whole]
+    collector.max_context = max(lengths) + 2
+    found = collector.go_on(whole, begun, SAMPLING, most=6)
+    assert [one.tokens <= collector.max_context - n for one, n in zip(found, lengths, strict=True)] == [True, True]
+    assert min(one.tokens for one in found) == 2 and max(one.tokens for one in found) > 2
+    collector.max_context = max(lengths)
+    collector.generator = None
+    said = len(whole[1].turns[0].token_ids)
+    why = rf"of {said} tokens behind a prompt of \d+ fills the context of {max(lengths)}, so that it can't go on"
+    with pytest.raises(UserError, match=why):
+        collector.go_on(whole, begun, SAMPLING, most=6)
+
+
 def test_given_words_stand_between_what_was_sampled_before_and_after_them():
     """The log-probabilities of what is sampled are those of transformers' own forward of the whole answer, at the temperature
     that is asked for; those of the words are nobody's."""

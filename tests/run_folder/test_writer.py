@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import enum
 import hashlib
 import json
@@ -21,6 +22,7 @@ from PIL import Image
 from mmrl import UserError, user_message
 from mmrl.api.episodes import Conversation
 from mmrl.api.types import Prompt, Score, Status, Turn
+from mmrl.config.load import parse_config, to_dict
 from mmrl.run_folder import files
 from mmrl.run_folder.reader import check_removable, read_jsonl, read_run, step_of
 from mmrl.run_folder.rollouts import rollout_row
@@ -163,6 +165,18 @@ def test_changes_name_what_differs(run: RunFolder) -> None:
     RunFolder.open(scaled.path, {**CONFIG, "compute": {"learners": 2, "staleness": 0}})
     with pytest.raises(UserError, match=r"other settings: compute.staleness = 0, now 1; set them back"):
         RunFolder.open(scaled.path, {**CONFIG, "compute": {"learners": 2, "staleness": 1}})
+
+
+def test_a_run_of_an_older_version_goes_on_with_the_defaults_of_newer_keys(tmp_path: Path) -> None:
+    data = {"name": "r", "policy": {"model": "m"}, "tasks": [{"id": "a/b"}], "stages": [{"kind": "rl", "steps": 2}]}
+    config = to_dict(parse_config(data))
+    older = copy.deepcopy(config)
+    del older["stages"][0]["state_similarity"], older["smoke_shows"], older["evaluate"]["steering"]
+    run = RunFolder.create(tmp_path / "r", older, 0)
+    assert RunFolder.open(run.path, config).changes(config) == {}
+    config["stages"][0]["state_similarity"] = 0.5
+    with pytest.raises(UserError, match=r"other settings: stages.0.state_similarity = 1.0, now 0.5; set them back"):
+        RunFolder.open(run.path, config)
 
 
 @pytest.mark.parametrize("make", [lambda p: None, lambda p: p.mkdir(), lambda p: p.write_text("")])

@@ -26,6 +26,16 @@ PICTURES = {  # benchmark -> its rows, the figures of groups with all answers ri
             }
             | {"precision": None, "answer": "5", "question_type": "multi_choice", "answer_type": "text"}
             | {"metadata": {"task": "figure", "category": "general-vqa", "skills": ["statistical"]}},
+            {
+                "pid": "168",
+                "question": "Which graph?",
+                "image": "images/168.jpg",
+                "decoded_image": "a.png",
+                "choices": ["(c)", "(a)", "(e)", "(d)", "(b)"],
+                "unit": None,
+            }
+            | {"precision": None, "answer": "(b)", "question_type": "multi_choice", "answer_type": "text"}
+            | {"metadata": {"task": "figure", "category": "general-vqa", "skills": ["statistical"]}},
         ],
         {"task_geometry", "task_figure", "category_general-vqa", "skills_algebraic", "skills_geometry", "skills_mean"},
     ),
@@ -250,7 +260,10 @@ CLIPS = {
         {"table_rows", "table_mean"},
     ),
     "TempCompass, multi-choice": (
-        [{"video_id": "one", "question": "What is it doing?\nA. running\nB. drilling", "answer": "B. drilling", "dim": "action"}],
+        [
+            {"video_id": "one", "question": f"What is it doing?\nA. running\n{second}", "answer": "B. drilling", "dim": "action"}
+            for second in ("B. drilling", "B. drilling\nC.Both", "B.drilling")
+        ],
         {"dim_action"},
     ),
     "TempCompass, yes or no": (

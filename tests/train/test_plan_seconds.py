@@ -87,7 +87,7 @@ def test_rows_that_share_a_prompt_compute_the_blocks_of_their_mask():
     shapes = shapes_of(PUBLISHED["Qwen/Qwen2.5-VL-3B"], "")
     row = Micro(rows=1, length=2000, patches=0, targets=1000, prompt=1000, completion=200, members=((5, 1),))
     clocks = [CostModel(shapes, MACHINE, "bfloat16", setting) for setting in ("auto", "sdpa")]
-    skipped, dense = (clock.rows(row) for clock in clocks)
+    skipped, dense = (clock.states(row, 1) for clock in clocks)
     assert dense.attention == clocks[1].text(1, 2000).attention == pytest.approx(4 * 2048 * 2000**2 * 36 / 1e14)
     pairs = clocks[0].attention.pairs(row)
     assert skipped.attention == pytest.approx(4 * 2048 * pairs * 36 / (1e14 * MACHINE.blocks)) and pairs < 0.55 * 2000**2
@@ -226,8 +226,8 @@ def test_where_neither_sampling_nor_learning_fits_one_device_is_advised():
     made = predict(config, GPUS["rtx-4090"])
     assert not made.fits
     whole = [set(change.settings) for change in made.changes]
-    assert {"generate.batch_size", "train.gradient_checkpointing", "train.micro_batch_tokens"} in whole
-    assert {"policy.lora", "generate.batch_size", "train.gradient_checkpointing"} in whole, "over 4 bits"
+    assert {"generate.batch_size", "train.gradient_checkpointing"} in whole
+    assert any({"policy.lora", "train.micro_batch_tokens"} <= keys for keys in whole), "over 4 bits"
     assert any("compute.learners" in keys for keys in whole)
     assert len(whole) == len(set(map(frozenset, whole))), "one set of values for the same keys"
 

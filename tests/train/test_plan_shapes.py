@@ -150,5 +150,5 @@ def test_a_folder_that_is_none_is_refused(tmp_path, config, words):
 
 
 def test_what_is_nowhere_is_refused():
-    with pytest.raises(UserError, match=r"can't be fetched from the hub.*Qwen/Qwen2.5-VL-3B"):
+    with pytest.raises(UserError, match=r"can't be fetched from the hub \(.*\w…\): give a folder .*Qwen/Qwen2.5-VL-3B"):
         find_shapes(PolicyConfig(model="nobody/has-this"), online=False)

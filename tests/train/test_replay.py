@@ -209,6 +209,19 @@ def test_parts_of_an_episode_keep_its_returns_and_end_where_they_end(steps: int)
         assert drawn.discounts_n[row].item() == pytest.approx(0.0 if t == 4 else GAMMA ** (last[t] - t + 1), abs=1e-6)
 
 
+def test_what_followed_a_part_is_still_earned_when_the_part_is_paid_again(tmp_path: Path) -> None:
+    """Rewards 1, 2, 3 and what a rule pays, 10, 20, 30: from the second step on, 22 + 0.9 * 33. The rule now pays 5 for it."""
+    whole = replace(episode(0, 3, True), rewards_T=torch.tensor([1.0, 2, 3]), changing_T=torch.tensor([10.0, 20, 30]))
+    replay = Replay(LAYOUT, 5, gamma=GAMMA, changing=True)
+    replay.add(whole.part(0, 2, GAMMA))
+    replay.add(whole.part(2, 3, GAMMA))
+    replay.save(tmp_path / "offline.safetensors")
+    for one in (replay, Replay.opened(tmp_path / "offline.safetensors", LAYOUT, gamma=GAMMA, whole=True), replay.with_room(2)):
+        one.pay_again(torch.tensor([10.0, 5, 30]))
+        second = 2 + 5 + GAMMA * 33
+        assert one._kept["paid"][:3].tolist() == pytest.approx([11 + GAMMA * second, second, 33.0])
+
+
 @pytest.mark.parametrize("capacity", [100, 11])
 def test_a_memory_with_room_has_the_same_transitions_and_is_opened_as_it_was(tmp_path: Path, capacity: int) -> None:
     """Also of one whose ring has gone round; and what is added takes the room before the oldest."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 
 import pytest
@@ -11,15 +12,21 @@ import runs
 from mmrl import Prompt, SamplingRule, Score
 from mmrl.api.errors import PluginError, UserError
 from mmrl.api.sampling import Group
+from mmrl.config.sections import RlStage
+from mmrl.registry import plugins
+from mmrl.train.remarks import remarks
+from mmrl.train.resolve import resolve
 from mmrl.train.sampling.guard import applied, counted, credited
 from mmrl.train.sampling.rule_states import load_states, save_states, states_of
+from mmrl.train.sampling.rules import check_plugin_rules
+from mmrl.train.smoke import smoke
 
 RULES = """
 from mmrl import SamplingRule, SamplingRuleSpec, UserError, hookimpl
 
 @hookimpl
 def mmrl_sampling_rules():
-    names = ("Phase", "Drops", "Nothing", "Counts", "Good", "Taken", "Asks", "Many", "None_", "Refuses", "Lacks")
+    names = ("Phase", "Drops", "Nothing", "Counts", "Good", "Taken", "Asks", "Many", "None_", "Refuses", "Lacks", "Pays")
     return [SamplingRuleSpec(id=f"odd/{name.lower()}", target=f"odd:{name}") for name in names]
 
 class Phase(SamplingRule):
@@ -34,6 +41,7 @@ class Nothing(SamplingRule):
     def __call__(self, groups, sample): groups.reverse()
 
 class Counts(SamplingRule):
+    def __init__(self, bonus=1.0): pass
     def __call__(self, groups, sample): return groups
     def counts(self, groups): return {"odd/many": "many"}
 
@@ -59,6 +67,10 @@ class Refuses(SamplingRule):
 class Lacks(SamplingRule):
     def __call__(self, groups, sample): return groups
     def check_tasks(self, tasks): raise UserError(f"judge is none of {', '.join(tasks)}")
+
+class Pays(SamplingRule):
+    def __init__(self, bonus=1.0): pass
+    def __call__(self, groups, sample): return groups
 
 class Good(SamplingRule):
     phase, leaves_out = "select", True
@@ -106,6 +118,52 @@ def test_what_breaks_the_contract_is_named(tmp_path, name, message):
 def test_a_task_that_a_rule_lacks_is_told_before_the_run(tmp_path):
     with pytest.raises(UserError, match=r"stages.0.rules.0: judge is none of toy/"):
         trained(tmp_path, "lacks")
+
+
+@pytest.mark.parametrize(
+    ("first", "again", "refused"),
+    [
+        (("pays", {}), ("pays", {}), True),
+        (("pays", {}), ("pays", {"bonus": 2.0}), False),  # two bonuses
+        (("counts", {}), ("counts", {"bonus": 2.0}), True),  # whose metrics have the same names
+        (("pays", {}), ("counts", {}), False),
+    ],
+)
+def test_a_rule_that_is_there_twice_is_told_with_both_places(first, again, refused):
+    rules = [{"id": f"odd/{name}", "options": options} for name, options in (first, ("good", {}), again)]
+    stage = RlStage(kind="rl", steps=1, rules=rules)
+    told = pytest.raises(UserError) if refused else contextlib.nullcontext()
+    with told as error:
+        check_plugin_rules("stages.3", stage, {}, {})
+    if refused:
+        twice = f"'odd/{again[0]}' is there twice, here and as stages.3.rules.0: drop one of them"
+        assert str(error.value) == f"stages.3.rules.2: {twice}"
+
+
+@pytest.mark.parametrize(
+    ("reaches", "limits", "told"),
+    [
+        (64, {}, None),
+        (65, {}, "generate.max_tokens = 64"),
+        (65, {"max_tokens": 65}, None),
+        (64, {"max_tokens": 63}, "stages.0.max_tokens = 63"),
+        (0, {"max_tokens": 1}, None),
+    ],
+)
+def test_a_rule_that_lets_answers_go_on_beyond_the_limit_is_told_before_the_run(reaches, limits, told, tmp_path, monkeypatch):
+    rules = [{"id": "odd/pays"}, {"id": "odd/good"}]
+    config = runs.toy_config(
+        tmp_path,
+        stages=[{"kind": "rl", "steps": 1, "rules": rules, **limits}],
+        generate={"max_tokens": 64 + ("max_tokens" in limits)},
+    )
+    setup = resolve(config)
+    kind = type(plugins.registry().make_sampling_rule("odd/good", {}))
+    monkeypatch.setattr(kind, "longest_continued", reaches)
+    found = [said for said in remarks(setup) if "go on" in said]
+    begins = f"stages.0.rules.1: answers may go on to {reaches} tokens, and {told}, with which mmrl plan"
+    assert [said.startswith(begins) for said in found] == [True] * bool(told)
+    assert not any("go on" in said for said in remarks(resolve(smoke(config)))), "a smoke run lowers the limit itself"
 
 
 def test_what_keeps_it_leaves_groups_out_and_reports_its_counts(tmp_path):

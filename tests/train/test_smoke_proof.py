@@ -21,8 +21,8 @@ from mmrl.train.sampling.smoke_gold import SmokeGold
 from mmrl.train.sampling.smoke_spread import SmokeSpread, needs_spread, with_spread
 from mmrl.train.sampling.success_filter import SuccessFilter
 from mmrl.train.smoke import smoke
-from mmrl.train.smoke_proof import SmokeProof, told, unproved
-from mmrl.train.smoke_shows import figures, shown, told_shown
+from mmrl.train.smoke_proof import SmokeProof
+from mmrl.train.smoke_shows import figures, seen, told, told_shown, unproved
 
 
 @pytest.fixture
@@ -223,7 +223,7 @@ def test_a_figure_is_shown_by_any_step_stage_or_recorded_rollout():
     run = SimpleNamespace(rollout_files=[], steps=metrics, summary={"smoke": [{"moved_share": 0.125}]})
     found = figures(run)
     said = ("a/b > 0.2", "a/b < 0.2", "a/b > 0.25", "c != 0.5", "d > 0", "moved_share < 0.5")
-    assert [shown(each, found) for each in said] == [0.25, 0.125, None, None, None, 0.125]
+    assert [seen(each, found).value for each in said] == [0.25, 0.125, None, None, None, 0.125]
     assert told_shown(["c > 0"], run) == ["shown: c > 0 (0.5)"] and told_shown([], run) == []
     assert told_shown(["c > 1", "cc > 0"], run) == ["not shown by any step: c > 1, cc > 0 (no such figure)"]
 

@@ -129,6 +129,29 @@ def test_equal_graded_values_are_not_certain(mmrl, tmp_path):
     assert page.count("<small>interval unknown</small>") == 4 and "inf" not in page
 
 
+def test_intervals_keep_within_the_range_of_an_installed_verifier(tmp_path, monkeypatch):
+    (tmp_path / "ranged.py").write_text(
+        "from mmrl import VerifierSpec, hookimpl\n\n\n@hookimpl\ndef mmrl_verifiers():\n"
+        '    return [VerifierSpec(id="ranged/iou", target="ranged:iou", graded=True)]\n'
+    )
+    values = {"a": [0.0, 0.0, 0.0, 0.0], "b": [0.0, 0.0, 0.0, 0.4]}  # the mean 0.1, 3 degrees of freedom: 0.1 -+ 3.182 * 0.1
+    for name, of_run in values.items():
+        run = RunFolder.create(tmp_path / name, {"name": name, "seed": 0}, 0)
+        run.items(4, [item(str(i), v, verifier="ranged/iou") for i, v in enumerate(of_run)])
+    monkeypatch.chdir(tmp_path)
+
+    def intervals(plugin_files: str) -> list[str]:
+        monkeypatch.setenv("MMRL_PLUGIN_FILES", plugin_files)
+        done = CliRunner().invoke(main, ["compare", "a", "b"])
+        assert done.exit_code == 0, done.output
+        assert "no significant difference: 1 prompt better, 0 worse, 3 equal" in done.output
+        return [line.split("(")[1] for line in done.output.splitlines() if line.startswith(("  A", "  B  "))]
+
+    low, high = wilson(0, 4)
+    assert intervals("ranged.py") == [f"{low:.3f} to {high:.3f})", "0.000 to 0.418)"]
+    assert intervals("") == ["unknown)", "-0.218 to 0.418)"]
+
+
 def test_two_runs_are_compared_prompt_by_prompt(mmrl, tmp_path):
     make(tmp_path / "runs" / "a", "0000011111")
     make(tmp_path / "runs" / "b", "1111101111", algorithm="dapo")

@@ -26,8 +26,9 @@ TRIED = {"torch": {"build": "cpu", "gpus": []}, "torchvision": {"compiled": Fals
 TRAIN = [Requirement(r) for r in ("torch>=2.11", "transformers>=5.16,<5.25", "qwen-vl-utils>=0.0.14", "numpy>=1.26")]
 
 
-def base(have=HAVE, tried=TRIED, pth=True):
-    return {f.name: f for f in doctor.check_base(have, tried, pth=pth)}
+def base(have=HAVE, tried=TRIED, pth=True, vision_asks=()):
+    asks = [Requirement(r) for r in vision_asks]
+    return {f.name: f for f in doctor.check_base(have, tried, pth=pth, vision_asks=asks)}
 
 
 def test_a_healthy_base():
@@ -76,13 +77,41 @@ def test_torch_is_installed_for_the_machine_that_is_there():
 
 
 @pytest.mark.parametrize(
-    ("torch", "torchvision", "wants"),
-    [("2.13.0+cpu", "0.27.1", "0.28"), ("2.13.0", "0.29.0+cu130", "0.28"), ("2.11.0+cu130", "0.28.0", "0.26")],
+    ("torch", "torchvision", "asks", "cure"),
+    [
+        ("2.13.0+cpu", "0.27.1", "torch==2.12.1", "==0.28.*"),
+        ("2.13.0", "0.29.0+cu130", "torch==2.14.0", "==0.28.*"),
+        ("2.13.0", "0.29.2", "torch>=2.14.0", "==0.28.*"),
+        ("2.11.0+cu130", "0.28.0", "torch==2.13.0", "==0.26.*"),
+        ("2.14.1", "0.28.0", "torch==2.13.0", "==0.29.*"),
+        ("2.15.0", "0.29.0", "torch==2.14.0", ">=0.29.1,<0.31"),
+    ],
 )
-def test_torchvision_of_another_torch(torch, torchvision, wants):
-    finding = base({**HAVE, "torch": torch, "torchvision": torchvision})["torchvision"]
+def test_torchvision_of_another_torch(torch, torchvision, asks, cure):
+    finding = base({**HAVE, "torch": torch, "torchvision": torchvision}, vision_asks=["numpy", asks])["torchvision"]
     assert (finding.state, finding.needed) == ("broken", True)
-    assert finding.cure == f'pip install --no-deps "torchvision=={wants}.*"'
+    assert finding.cure == f'pip install --no-deps "torchvision{cure}"'
+    assert finding.detail == f"{torchvision} does not fit torch {torch}, which needs torchvision{cure}"
+
+
+@pytest.mark.parametrize(
+    ("torch", "torchvision", "asks"),
+    [
+        ("2.15.0+cu132", "0.29.2+cu132", "torch>=2.14.0"),  # its operators use the ABI that later versions of torch keep
+        ("2.13.1", "0.28.0", "torch==2.13.0"),  # of one number, though its own requirement is of one patch
+        ("2.14.1+cpu", "0.29.1", "torch>=2.14.0"),
+    ],
+)
+def test_torchvision_that_fits_this_torch(torch, torchvision, asks):
+    finding = base({**HAVE, "torch": torch, "torchvision": torchvision}, vision_asks=["numpy", asks])["torchvision"]
+    assert finding.state == "ok"
+
+
+def test_what_the_installed_torchvision_asks_for_is_read():
+    """No rule of numbers knows it: of a torchvision that is not yet known, nor of a torch."""
+    asks = machine.requirements("torchvision")
+    (torch,) = [r for r in asks if r.name == "torch"]
+    assert torch.specifier.contains(machine.installed()["torch"], prereleases=True)
 
 
 def test_torchvision_that_fits_by_version_only():

@@ -63,7 +63,7 @@ def test_json_has_the_keys_that_are_promised(run_file):
 def test_people_are_told_what_limits_and_what_to_change(run_file):
     found = ask(run_file, "--machine", "h100", "--set", "train.gradient_checkpointing=false")
     text = found.stdout
-    assert "it does not fit: learning needs" in text and "To make it fit, change one of" in text
+    assert "it does not fit: learning needs" in text and "Each of these makes it fit, the cheapest first" in text
     assert "train.gradient_checkpointing = true" in text and "offload" not in text
     assert "float32 masters" in text and "generate: decode" in text and "starting operations" in text
     large = ask(run_file, "--machine", "h100", "--set", "policy.max_pixels=12845056").stdout
@@ -87,6 +87,7 @@ def test_bad_input_is_one_line(run_file, tmp_path):
         ([run_file, "--machine", "h300"], "--machine 'h300' is unknown"),
         ([run_file, "--set", "policy.kind=openai"], "and policies that act, not 'openai'"),
         ([run_file, "--set", "stages.1.group_size=2147483647"], "lower its prompts_per_step and group_size"),
+        ([run_file, "--set", 'stages.1.rules=[{id="vqa/self-reward"}]'], "stages.1.rules.0: verifier = 'vqa/answer' rewards"),
         ([str(tmp_path / "none.toml")], "none.toml"),
     ):
         error = ask(*arguments).exception

@@ -880,6 +880,12 @@ def test_the_smallest_numbers_have_ticks_too() -> None:
     assert "no number" not in svg.line_chart([svg.Series(name="a", xs=[0, 1], ys=[0.0, 5e-324])])
 
 
+@pytest.mark.parametrize("count", [2, 60])  # 60: with a running mean
+def test_the_largest_numbers_are_drawn_at_the_edge(count: int) -> None:
+    drawn = svg.line_chart([svg.Series(name="a", xs=range(count), ys=[1.7e308, -1.7e308] * (count // 2))])
+    assert "10.0L" in drawn and "154.0" in drawn and not re.search("inf|nan", drawn)
+
+
 def test_steps_have_whole_ticks() -> None:
     assert svg.nice_ticks(1, 4, whole=True) == (1, 2, 3, 4)
     assert svg.nice_ticks(61, 310, whole=True) == (100, 150, 200, 250, 300)

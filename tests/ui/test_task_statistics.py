@@ -144,8 +144,8 @@ def test_what_is_odd_is_told(odd, tmp_path):
     _, lines = odd("odd/low")
     told = [line.removeprefix("  warning: ") for line in lines if line.startswith("  warning: ")]
     assert told == [
-        "odd/low gives 0.5, not 1, to the gold completion 'word 0' (and to 50 of 50 tried): does it read what the task asks for, "
-        "see `mmrl list tasks odd/low`?",
+        "odd/low gives 0.5, not 1, to the gold completion 'word 0' (50 of 50 tried get less): does it read what the task asks "
+        "for, see `mmrl list tasks odd/low`?",
         "odd/any scores empty completions as high as gold ones, 50 of 50 times",
         "odd/any scores wrong answers as high as right ones, 50 of 50 times",
     ]

@@ -17,9 +17,13 @@ from mmrl.api.errors import UserError
 from mmrl.api.types import Prompt
 from mmrl.config.sections import ComputeConfig
 from mmrl.rollout.generate.local import LocalGenerator
-from mmrl.rollout.generate.sampling import SamplingParams
+from mmrl.rollout.generate.sampling import Completion, SamplingParams
 from mmrl.rollout.generate.vllm import VllmGenerator
+from mmrl.rollout.turns import ConversationCollector
+from mmrl.testing.vllm_parity import differences
 from vllm_cases import FAMILY, GAP, picture, sampled, varied
+
+WAIT = "\n\nWait, "
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +73,27 @@ def test_log_probabilities_are_the_learners(policy, generator, clip, temperature
         local = LocalGenerator(policy).generate(inputs, 1, SamplingParams(max_tokens=6, temperature=0.0))
         same = [a[0].token_ids == b[0].token_ids for a, b in zip(groups, local, strict=True)]
         assert sum(same) >= 0.9 * len(same), "ties apart, the likeliest token is the likeliest"
+
+
+def test_a_begun_answer_goes_on_with_the_log_probabilities_of_the_learner(policy, generator, clip):
+    """Those of its first tokens stay as they were sampled, and the given words between have none."""
+    prompts, words = varied(clip, 24), len(policy.encode_completion(WAIT)) - 1
+    collector = ConversationCollector(policy, generator, max_context=1024)
+    inputs, sampling = collector.encode(prompts), SamplingParams(max_tokens=8, temperature=0.7, seed=3)
+    whole = collector.collect(prompts, inputs, 1, sampling)
+    begun = [policy.decode(one.turns[0].token_ids[:4]) + WAIT for one in whole]
+    found = collector.go_on(whole, begun, sampling, most=6)
+    turns = [one.rollout.turns[0] for one in found]
+    answers = [[Completion(token_ids=turn.token_ids, logprobs=turn.logprobs, finished=True)] for turn in turns]
+    gap = differences(policy, inputs, answers, 0.7).abs()
+    tails = [own[-one.tokens :] for own, one in zip(gap.split([len(turn.token_ids) for turn in turns]), found, strict=True)]
+    later = torch.cat(tails)
+    assert len(later) > 100 and later.mean() < GAP and later.max() < 10 * GAP
+    sampled_gap = gap[~gap.isnan()]
+    assert len(gap) - len(sampled_gap) == words * len(found) and len(sampled_gap) > len(later)
+    assert sampled_gap.mean() < GAP and sampled_gap.max() < 10 * GAP
+    with pytest.raises(UserError, match=r"a begun answer of \d+ tokens behind a prompt of \d+ fills the context of 1024"):
+        collector.go_on(whole[:1], ["no " * 1024], sampling, most=6)
 
 
 def test_a_gpu_would_take_the_runner_that_knows_our_processor_of_logits(generator, monkeypatch):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mmrl.api.media.clips import Clip, as_clip
+from mmrl.api.media.picture_folders import picture_files
 from mmrl.api.media.sounds import SoundClip, as_sound
 
 State = tuple[str, str]
@@ -32,8 +33,12 @@ def canonical_form(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return tuple((f.name, canonical_form(getattr(value, f.name))) for f in dataclasses.fields(value))
     if hasattr(value, "tobytes"):  # a numpy array or scalar, or a PIL image: of one that was opened, the class says its format
-        kind = getattr(value, "mode", type(value).__name__)
-        return (kind, str(getattr(value, "size", "")), hashlib.sha256(value.tobytes()).hexdigest())
+        if getattr(value, "palette", None) is not None:  # its bytes are places in a palette
+            value = value.convert("RGBA")
+        kind, size = getattr(value, "mode", None), getattr(value, "size", "")
+        if kind is None:
+            kind, size = str(getattr(value, "dtype", type(value).__name__)), getattr(value, "shape", size)
+        return (kind, str(size), hashlib.sha256(value.tobytes()).hexdigest())
     return hashlib.sha256(pickle.dumps(value)).hexdigest()
 
 
@@ -62,11 +67,14 @@ def _image(image: Any) -> Any:
 
 
 def _video(video: Any) -> Any:
-    """A clip by the content of its file, whatever its path."""
+    """A clip by the content of its file, or of its folder's pictures, whatever its path."""
     video = as_clip(video)
     if not isinstance(video, Clip):
         return canonical_form(video)
-    return (hashlib.sha256(Path(video.path).read_bytes()).hexdigest(), canonical_form(dataclasses.replace(video, path="")))
+    digest = hashlib.sha256()
+    for path in [video.path] if video.rate is None else picture_files(video.path):
+        digest.update(hashlib.sha256(Path(path).read_bytes()).digest())
+    return (digest.hexdigest(), canonical_form(dataclasses.replace(video, path="")))
 
 
 def _sound(sound: Any) -> Any:

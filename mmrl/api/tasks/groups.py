@@ -4,7 +4,10 @@ sets of rows that are right as a whole."""
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from mmrl.api.errors import UserError
@@ -12,6 +15,8 @@ from mmrl.api.types import Prompt
 
 KEY = "groups"
 """The entry of a prompt's `meta` with the row's cells."""
+SIZES = "set_sizes"
+"""The entry of a prompt's `meta` with the sizes of its sets: figure -> rows of the table that are in the same set."""
 OF_ALL = ("truncated_share", "failed", "left_out")
 """Figures that every evaluation reports."""
 
@@ -53,6 +58,40 @@ def cells_of(row: Mapping[str, Any], columns: Sequence[str]) -> dict[str, Any]:
     return {KEY: found} if found else {}
 
 
+@dataclass(frozen=True)
+class SetSizes:
+    """How many rows each set of a table has. They are counted when the first is asked for."""
+
+    sets: Mapping[str, Sequence[str]]
+    """Name of a figure -> columns, see `check_groups`."""
+    scan: Callable[[Sequence[str]], Iterable[Mapping[str, Any] | None]]
+    """Reads these columns of all rows of the table, None for an unreadable row: `DataTable.scan`."""
+
+    def of(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """`{"set_sizes": {figure: rows}}` for a prompt's `meta`, empty without sets. Raises as `cells_of`."""
+        found = {figure: self._counted[figure][_set_of(row, columns)] for figure, columns in self.sets.items()}
+        return {SIZES: found} if found else {}
+
+    @cached_property
+    def _counted(self) -> dict[str, Counter[tuple[Any, ...]]]:
+        found: dict[str, Counter[tuple[Any, ...]]] = {figure: Counter() for figure in self.sets}
+        columns = {column for own in self.sets.values() for column in own}
+        for row in self.scan([*columns, *{column.partition(".")[0] for column in columns}]):
+            for figure, own in self.sets.items():
+                try:
+                    key = _set_of(row or {}, own)
+                except (KeyError, UserError):
+                    continue  # it raises when it is used
+                found[figure][key] += 1
+        return found
+
+
+def _set_of(row: Mapping[str, Any], columns: Sequence[str]) -> tuple[Any, ...]:
+    """What tells a row's set from others, for `columns`."""
+    cells = cells_of(row, columns)[KEY]
+    return tuple(_names(cells[column]) for column in columns)
+
+
 def group_figures(
     results: Sequence[tuple[Prompt, float]], groups: Sequence[str], sets: Mapping[str, Sequence[str]]
 ) -> dict[str, float]:
@@ -60,8 +99,10 @@ def group_figures(
     each figure of sets, the share of sets whose scores are all 1, with `FIGURE_COLUMN_GROUP`, that of the sets whose rows are all
     in a group. `metadata.task` is `task` there, unless another column is.
 
-    A row with a list in a column belongs to several groups; one with an empty cell to none, and to no set. Where that leaves a
-    column or a set without a figure, a warning says so."""
+    Only sets count whose rows are all in the results: parts of them are right more often. Prompts have the sizes of `SetSizes`;
+    without them every set counts as it is. Of fewer than half of the sets there is no figure, as small sets are whole more often
+    than large ones. A row with a list in a column belongs to several groups; one with an empty cell to none, and to no set.
+    Where that leaves a column or a set without a figure, a warning says so."""
     figures: dict[str, float] = {}
     for column, short in _short(groups).items():
         means = _means((name, score) for prompt, score in results for name in _names(prompt.meta[KEY][column]))
@@ -71,20 +112,24 @@ def group_figures(
         elif results:
             warnings.warn(f"groups: {column!r} is empty in all {len(results)} rows of an evaluation: no figures", stacklevel=2)
     for figure, columns in sets.items():
-        rows: dict[tuple[Any, ...], list[tuple[Mapping[str, Any], float]]] = {}
+        found: dict[tuple[Any, ...], list[tuple[Prompt, float]]] = {}
         for prompt, score in results:
-            key = tuple(_names(prompt.meta[KEY][column]) for column in columns)
+            key = _set_of(prompt.meta[KEY], columns)
             if all(key):
-                rows.setdefault(key, []).append((prompt.meta[KEY], score))
-        whole = [([cells for cells, _ in own], float(min(score for _, score in own) >= 1)) for own in rows.values()]
-        if whole:
+                found.setdefault(key, []).append((prompt, score))
+        evaluated = [own for own in found.values() if len(own) >= own[0][0].meta.get(SIZES, {}).get(figure, 0)]
+        whole = [([p.meta[KEY] for p, _ in own], float(min(score for _, score in own) >= 1)) for own in evaluated]
+        if whole and 2 * len(whole) >= len(found):
             figures[figure] = sum(right for _, right in whole) / len(whole)
             for column, short in _short(groups).items():
                 means = _means((name, right) for cells, right in whole for name in _in_all(cells, column))
                 figures |= {f"{figure}_{short}_{name}": value for name, value in means.items()}
         elif results:
             what = f"one of {', '.join(columns)}" if len(columns) > 1 else columns[0]
-            warnings.warn(f"sets: {what} is empty in all {len(results)} rows of an evaluation: no {figure!r}", stacklevel=2)
+            why = f"{what} is empty in all {len(results)} rows of an evaluation"
+            if found:
+                why = f"{len(whole)} of the {len(found)} sets of an evaluation are whole, see evaluate.num_prompts"
+            warnings.warn(f"sets: {why}: no {figure!r}", stacklevel=2)
     return figures
 
 

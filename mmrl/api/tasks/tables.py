@@ -168,7 +168,7 @@ def resolve_image(path: str, image: Any, folder: str | None = None) -> Any:
     if not isinstance(image, str):
         return image
     if len(image) > SHORTEST and (start := _ENCODED.match(image)):
-        return base64.b64decode(image[start.end() :], validate=True)
+        return base64.b64decode("".join(image[start.end() :].split()), validate=True)  # some encoders break lines
     if not image.strip():
         raise ValueError("the image has an empty path")
     if len(image) > MAX_PATH:

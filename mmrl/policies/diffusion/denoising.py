@@ -95,6 +95,19 @@ class Denoising:
         before, after = self._kept
         return ((1 - after) / (1 - before) * (1 - before / after)).sqrt()
 
+    @cached_property
+    def _there(self) -> dict[torch.device, tuple[torch.Tensor, torch.Tensor]]:
+        """Device -> what `_on` gives."""
+        return {}
+
+    def _on(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+        """float32 on a device, where each step would wait for them: (of each step its time, `_kept` and `_own_std` [4, steps];
+        the share of an action's variance that is left at each time [T])."""
+        if device not in self._there:
+            steps = torch.stack([self._times.float(), *self._kept, self._own_std])
+            self._there[device] = steps.to(device), (1 - self.betas_T).cumprod(0).to(device)
+        return self._there[device]
+
     def sample(
         self, predict: Prediction, draw: CallRandomness, shape: tuple[int, ...], temperature: float
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -135,7 +148,7 @@ class Denoising:
         noise = torch.stack([draw.normal(i, *actions.shape[1:]) for i in range(PLACES)], 1)
         parts = torch.arange(PLACES, device=actions.device)
         times_nM = ((parts + draw.uniform(PLACES, PLACES)) / PLACES * len(self.betas_T)).long().clamp_max(len(self.betas_T) - 1)
-        kept = wide((1 - self.betas_T).cumprod(0).to(actions.device)[times_nM], noise)
+        kept = wide(self._on(actions.device)[1][times_nM], noise)
         found = predict(kept.sqrt() * actions[:, None] + (1 - kept).sqrt() * noise, times_nM)
         wanted = noise if self.predicts == "epsilon" else actions[:, None]
         return ((found - wanted) ** 2).mean(1)
@@ -148,8 +161,7 @@ class Denoising:
     def _step(self, predict: Prediction, x: torch.Tensor, at_nM: torch.Tensor, noisy: bool) -> tuple[torch.Tensor, torch.Tensor]:
         """(mean, standard deviation of the scheduler's own noise) of the points after x [n, M, ...] at steps `at_nM`. noisy: the
         steps of DDIM have noise."""
-        tables = torch.stack([self._times.float(), *self._kept, self._own_std]).to(x.device)
-        times, before, after, std = tables[:, at_nM]
+        times, before, after, std = self._on(x.device)[0][:, at_nM]
         found = predict(x, times.long())
         before, after, std = (wide(each, x) for each in (before, after, std))
         if self.predicts == "epsilon":

@@ -251,15 +251,15 @@ class Pi0Fast(PiReader):
         """(logprobs [S, 1, M], entropy [S, 1, M], states [S, H]): those of tokens, 0 behind the last."""
         there = calls.choices != NOTHING
         longest = int(there.sum(1).max())
-        ids, there = calls.choices[:, :longest].clamp_min(0), there[:, :longest]
+        at = there.nonzero(as_tuple=True)  # once: each index with a mask would wait for the GPU, and so would its gradient
+        ids = calls.choices[:, :longest].clamp_min(0)
         embeds, real_nP = self._read(calls.observation)
         embeds = torch.cat([embeds, self.model.embed(ids[:, :-1]).to(self._dtype)], 1)
         hidden = self._hidden(embeds, *self._places(real_nP, self._given + longest - 1))
         first = real_nP.shape[1] - 1
         target = self.head.index_of(ids) if self.head.given else ids
-        found = self._scores(hidden[:, first + self._given :][there], target[there], temperature)
+        found = self._scores(hidden[:, first + self._given :][at], target[at], temperature)
         whole = (torch.zeros(calls.choices.shape, device=self.device) for _ in found)
-        at = there.nonzero(as_tuple=True)
         logprobs, entropy = (zeros.index_put(at, values) for zeros, values in zip(whole, found, strict=True))
         return logprobs[:, None], entropy[:, None], hidden[:, first]
 

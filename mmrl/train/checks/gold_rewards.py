@@ -95,7 +95,7 @@ def describe_gold_loss(spec: VerifierSpec, task: str, low: Sequence[tuple[float,
     published = "as published, " if "@" in spec.id else ""
     cut = completion if len(completion) <= QUOTED else f"{completion[:QUOTED]}..."
     return (
-        f"{published}{spec.id} gives {less}, not {most}, to the gold completion {cut!r} (and to {len(low)} of {tried} tried)"
+        f"{published}{spec.id} gives {less}, not {most}, to the gold completion {cut!r} ({len(low)} of {tried} tried get less)"
         f"{why}: does it read what the task asks for, see `mmrl list tasks {task}`?"
     )
 

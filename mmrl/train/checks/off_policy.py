@@ -9,6 +9,7 @@ from mmrl.api.errors import UserError
 from mmrl.api.interfaces import Task
 from mmrl.api.specs import PolicySpec, SimulatorSpec
 from mmrl.config.sections import EXPERT_EPISODES, OffPolicyStage, RecapStage, RunConfig
+from mmrl.judge.rewards import Weights
 from mmrl.policies.acting.base import ActingPolicy
 from mmrl.policies.load import policy_class
 from mmrl.policies.squashed import Squashed
@@ -22,13 +23,13 @@ def check_off_policy(
     policy: PolicySpec,
     tasks: Mapping[str, Task],
     simulators: Mapping[str, SimulatorSpec],
-    rewarding: list[str],
+    weights: Mapping[str, Weights],
 ) -> None:
     """Refuse an off-policy stage whose policy, tasks or computers it can't learn with. number: the stage's index. tasks,
-    simulators: by label. rewarding: ids of the verifiers that reward."""
+    simulators, weights: by label."""
     where, labels = f"stages.{number}", list(config.weights(stage))
     _check_one_process(config, where, stage.kind)
-    check_plugin_rules(where, stage, rewarding, tasks)
+    check_plugin_rules(where, stage, weights, tasks)
     learned = any(rule.revision is not None for rule in plugin_rules(stage))
     kind = policy_class(policy)
     if stage.improve and not issubclass(kind, ActingPolicy):

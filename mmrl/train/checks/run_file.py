@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mmrl.algorithms.presets import Algorithm, check_bounds
-from mmrl.api.errors import UserError, did_you_mean
+from mmrl.api.errors import UserError, did_you_mean, plugin_errors
 from mmrl.api.interfaces import Task
 from mmrl.api.simulators.types import Simulation
 from mmrl.api.specs import PolicySpec, SimulatorSpec, VerifierSpec
@@ -60,6 +60,16 @@ def check_verifiers(
         for name in (*weights[label], metrics[label]):
             cameras[name][label] = simulator.cameras
     return {name: registry.bounded_verifier(spec, options[name], cameras[name]) for name, spec in specs.items()}, options
+
+
+def check_scored(tasks: Mapping[str, Task], weights: Mapping[str, Weights], metrics: Mapping[str, str]) -> None:
+    """Refuse tasks that ask for what their verifiers don't score. All by label."""
+    for label, task in tasks.items():
+        try:
+            with plugin_errors(f"{type(task).__name__}.check_verifiers()"):
+                task.check_verifiers(dict.fromkeys([*weights[label], metrics[label]]))
+        except UserError as error:
+            raise type(error)(f"task {label!r}: {error}") from error
 
 
 def check_rewarded(label: str, stage: Training, task: Task, weights: Weights) -> None:
@@ -278,7 +288,7 @@ def check_stage(
         )
     rewarding = sorted({verifier for verifiers in weights.values() for verifier in verifiers})
     check_named(where, stage, rewarding)
-    check_plugin_rules(where, stage, rewarding if stage.labels == "task" else [], tasks)
+    check_plugin_rules(where, stage, weights, tasks)
     for label, task in tasks.items() if stage.labels == "co-reward" else ():
         if type(task).rephrase is Task.rephrase and label in config.weights(stage):
             raise UserError(f"{where}.labels: task {label!r} has no rephrase(), which co-reward needs: write one, or use ttrv")

@@ -12,7 +12,9 @@ from typing import Any
 
 from mmrl.api.errors import UserError
 from mmrl.config.parts import part_of
-from mmrl.config.sections import ComputeConfig, RlStage, RunConfig, Stage, teacher_of
+from mmrl.config.sections import ComputeConfig, OffPolicyStage, RlStage, RunConfig, Stage, teacher_of
+from mmrl.judge.rewards import weights_of
+from mmrl.registry import plugins
 from mmrl.train.plan.acting import TEXT, bins_only, vla_sizes, vla_workload
 from mmrl.train.plan.advice import Change, Offload, changes, offload, to_json
 from mmrl.train.plan.configs import Found
@@ -26,6 +28,7 @@ from mmrl.train.plan.sources import find_shapes
 from mmrl.train.plan.trained import Trained, trained
 from mmrl.train.plan.verifier_models import VerifierModels, count_models
 from mmrl.train.plan.workload import Micro, Sizes, Workload, total, workload
+from mmrl.train.sampling.rules import check_plugin_rules
 
 __all__ = ["Plan", "Sizes", "StagePlan", "check_fits", "gib", "predict", "sizes_of"]
 
@@ -175,7 +178,9 @@ def predict(
 ) -> Plan:
     """Predict memory and time of a run file. config: the result of `mmrl.train.resolve.with_algorithm_defaults`. gpus: number of
     devices, instead of that of `[compute]`. online: allow fetching a model's config from the hub. advise: look for settings with
-    which a run fits that doesn't. Raises UserError if the model's shapes are unknown or there are too few devices."""
+    which a run fits that doesn't. Raises UserError if the model's shapes are unknown, there are too few devices or a stage has
+    wrong rules."""
+    _check_rules(config)
     model = find_shapes(config.policy, online=online)
     config, learners, engines = _devices(config, gpus)
     sizes = sizes or sizes_of(config, model)
@@ -264,6 +269,15 @@ def _devices(config: RunConfig, gpus: int | None) -> tuple[RunConfig, int, int]:
     return config.model_copy(update={"compute": compute.model_copy(update={"learners": learners})}), learners, sampling
 
 
+def _check_rules(config: RunConfig) -> None:
+    """Refuse rules of plugins that training refuses, as far as that shows without the tasks' data."""
+    registry = plugins.registry()
+    for number, stage in enumerate(config.stages):
+        if isinstance(stage, RlStage | OffPolicyStage) and stage.rules:
+            weights = {entry.label: weights_of(entry, registry.get("tasks", entry.id)) for entry in config.tasks}
+            check_plugin_rules(f"stages.{number}", stage, weights, None)
+
+
 def _engine_fits(compute: ComputeConfig, machine: Machine, whole: int) -> bool:
     """See `Plan.engine_fits`. whole: bytes of the model."""
     share = compute.gpu_memory_utilization * machine.memory
@@ -305,9 +319,7 @@ def _stage(config: RunConfig, number: int, shapes: Shapes, machine: Machine, siz
     stage, compute = config.stages[number], config.compute
     work, weights, parts = _memory(config, stage, shapes, machine, sizes, models)
     clock = (
-        _passes().PassesCost(config, stage, shapes, machine, sizes)
-        if shapes.traced
-        else _clock(config, shapes, machine, weights.nf4)
+        _passes().PassesCost(config, stage, shapes, machine, sizes) if shapes.traced else _clock(config, shapes, machine, weights)
     )
     split = compute.learners if compute.weights == "sharded" else 1
     acts = sizes.steps > 0
@@ -352,8 +364,8 @@ def _passes() -> ModuleType:
     return found
 
 
-def _clock(config: RunConfig, shapes: Shapes, machine: Machine, nf4: int = 0) -> CostModel:
-    return CostModel(shapes, machine, config.policy.dtype, config.policy.attn_implementation, nf4)
+def _clock(config: RunConfig, shapes: Shapes, machine: Machine, weights: Trained | None = None) -> CostModel:
+    return CostModel(shapes, machine, config.policy.dtype, config.policy.attn_implementation, weights)
 
 
 def _scaled(part: Seconds, by: float) -> Seconds:

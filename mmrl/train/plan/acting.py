@@ -201,6 +201,7 @@ def acting_workload(config: RunConfig, stage: Stage, call: Call, sizes: Sizes, l
         looked_at=int(measured),  # the sampler's log-probabilities and values are the learner's
         calls=per_episode,
         passes=remembered.passes,
+        decoded=call.alone,
         watched=remembered.watched,
     )
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from mmrl.config.sections import PolicyConfig
-from mmrl.train.plan.acting import cameras, vla_call
+from mmrl.train.plan.acting import Call, cameras, vla_call
 from mmrl.train.plan.configs import Found, read_shapes
 from mmrl.train.plan.cost import Cost
 from mmrl.train.plan.machines import Machine
@@ -41,18 +41,18 @@ class Beneath:
 
     def cost(self, rows: int, sizes: Sizes, machine: Machine) -> Cost:
         clock = CostModel(self.found.shapes, machine, self.policy.dtype, self.policy.attn_implementation)
-        length, patches, picture = self._call(sizes)
-        return clock.text(rows, length) + clock.tower(rows * patches, picture)
+        call = self._call(sizes)
+        seen = clock.tower(rows * self.pictures * call.picture, call.picture)
+        return seen + clock.answered(rows, call.prompt, call.behind, call.alone)
 
     def memory(self, rows: int, sizes: Sizes) -> int:
         """Bytes of its activations."""
-        length, patches, _ = self._call(sizes)
-        return called(self.found.shapes, self.policy.bytes_per_weight, rows, length, patches)
+        call = self._call(sizes)
+        patches = self.pictures * call.picture
+        return called(self.found.shapes, self.policy.bytes_per_weight, rows, call.prompt + call.behind, patches)
 
-    def _call(self, sizes: Sizes) -> tuple[int, int, int]:
-        """(tokens, patches of all pictures, patches of one)."""
-        call = vla_call(self.policy, self.found.shapes, replace(sizes, images=self.pictures))
-        return call.prompt + call.behind, self.pictures * call.picture, call.picture
+    def _call(self, sizes: Sizes) -> Call:
+        return vla_call(self.policy, self.found.shapes, replace(sizes, images=self.pictures))
 
 
 def beneath_of(policy: PolicyConfig | None) -> Beneath | None:

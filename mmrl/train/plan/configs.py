@@ -69,7 +69,7 @@ def _config(name: str, online: bool) -> tuple[Mapping[str, Any], str, int]:
         config = PreTrainedConfig.get_config_dict(name, local_files_only=not online)[0]
     except Exception as error:
         raise UserError(
-            f"{name!r}: its config can't be fetched from the hub ({shorten(error)[:120]}): give a folder with its "
+            f"{name!r}: its config can't be fetched from the hub ({shorten(error, 120)}): give a folder with its "
             f"config.json; these need no hub: {', '.join(PUBLISHED)}",
             key="policy.model",
         ) from error
@@ -82,7 +82,7 @@ def _read(path: Path) -> Mapping[str, Any]:
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} can't be read ({shorten(error)[:120]}): give a folder with a transformers checkpoint") from error
+        raise UserError(f"{path} can't be read ({shorten(error, 120)}): give a folder with a transformers checkpoint") from error
     if not isinstance(config, dict):
         raise UserError(f"{path} is not a JSON object: give a folder with a transformers checkpoint")
     return config

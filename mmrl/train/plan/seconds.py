@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 
 from mmrl.api.sampling import Rounds
 from mmrl.config.sections import ComputeConfig, JudgeConfig, RunConfig, Stage, TrainConfig
 from mmrl.train.plan import experts
+from mmrl.train.plan.adapters import Adapters
 from mmrl.train.plan.attention import Attention
 from mmrl.train.plan.cost import Cost, Seconds
 from mmrl.train.plan.machines import Machine
@@ -44,22 +46,33 @@ does nothing; real verifiers differ more than that."""
 class CostModel:
     """Costs of a model's passes, in one precision on one machine."""
 
-    def __init__(self, shapes: Shapes, machine: Machine, dtype: str, attention: str = "auto", nf4: int = 0) -> None:
-        """attention: `policy.attn_implementation`. nf4: weights in 4 bits, which each pass makes whole."""
+    def __init__(
+        self, shapes: Shapes, machine: Machine, dtype: str, attention: str = "auto", weights: Trained | None = None
+    ) -> None:
+        """attention: `policy.attn_implementation`. weights: those that are trained; None: no adapters, and none in 4 bits, which
+        each pass makes whole."""
         self.attention = Attention(attention, machine.kind)
         self.shapes, self.machine = shapes, machine
         self.b = FULL if dtype == "float32" else 2
         self.rate = machine.flops if self.b == 2 else machine.flops32
-        self.unpacking = nf4 * (self.b + 0.5)
+        self.unpacking = (weights.nf4 if weights else 0) * (self.b + 0.5)
+        self.adapters = None
+        if weights and not weights.plain:
+            parts = {"text": weights.text, "tower": weights.tower}
+            self.adapters = Adapters(parts, weights.rank, machine, self.b, self.rate)
         self.stream = machine.bandwidth * machine.streaming
         t = shapes.text
         self.attending = t.layers * t.hidden * (2 * t.q + 2 * t.k)
         """Weights of all layers' attention."""
 
     def text(self, rows: int, length: int, cached: int = 0, pairs: int | None = None, micro: Micro | None = None) -> Cost:
-        """The language model's layers over rows of `length` new tokens each. cached: earlier tokens of a row in the cache.
-        pairs: pairs of tokens whose attention is computed, without a mask of all of them; None for all. micro: what the rows
-        hold; None: one sequence each."""
+        """The language model's layers, with their adapters, over rows of `length` new tokens each. cached: earlier tokens of a
+        row in the cache. pairs: pairs of tokens whose attention is computed, without a mask of all of them; None for all.
+        micro: what the rows hold; None: one sequence each."""
+        found = self._text(rows, length, cached, pairs, micro)
+        return found + self.adapters.forward("text", rows * length) if self.adapters else found
+
+    def _text(self, rows: int, length: int, cached: int, pairs: int | None, micro: Micro | None) -> Cost:
         if self.shapes.counted:
             return self._counted(micro or Micro(rows=rows, length=length, patches=0, targets=0), cached, pairs)
         t, b, tokens = self.shapes.text, self.b, rows * length
@@ -111,9 +124,13 @@ class CostModel:
         return found + Cost(streaming=moved / self.stream)
 
     def tower(self, patches: int, picture: int) -> Cost:
-        """The vision tower over so many patches. picture: patches per image."""
+        """The vision tower, with its adapters, over so many patches. picture: patches per image."""
         if not patches:
             return Cost()
+        found = self._tower(patches, picture)
+        return found + self.adapters.forward("tower", patches) if self.adapters else found
+
+    def _tower(self, patches: int, picture: int) -> Cost:
         v, b = self.shapes.vision, self.b
         weights = v.layers * (4 * v.hidden**2 + (3 if self.shapes.gated else 2) * v.hidden * v.inner) + v.values * v.hidden
         merger = (v.merged**2 + v.merged * v.out) * (1 + v.taps) / v.merge**2
@@ -144,26 +161,28 @@ class CostModel:
             flops=flops,
         )
 
-    def rows(self, micro: Micro) -> Cost:
-        """The language model's layers over the rows of an update."""
-        pairs = self.attention.pairs(micro) if self.attention.by_blocks(micro.length) else None
-        return self.text(micro.rows, micro.length, pairs=pairs, micro=micro)
+    def _pairs(self, micro: Micro) -> int | None:
+        return self.attention.pairs(micro) if self.attention.by_blocks(micro.length) else None
 
     def states(self, micro: Micro, picture: int) -> Cost:
-        """A pass without logits."""
-        return self.rows(micro) + self.tower(micro.patches, picture)
+        """A pass over the rows of an update without logits."""
+        text = self.text(micro.rows, micro.length, pairs=self._pairs(micro), micro=micro)
+        return text + self.tower(micro.patches, picture)
 
     def forward(self, micro: Micro, picture: int) -> Cost:
         return self.states(micro, picture) + self.head(micro.targets)
 
     def backward(self, micro: Micro, picture: int, weights: Trained, checkpointing: bool) -> Cost:
         """Gradients of inputs and of weights, with the recomputation for them."""
-        text, head = self.rows(micro), self.head(micro.targets)
-        tower = self.tower(micro.patches, picture) if weights.vision else Cost()
+        text, head = self._text(micro.rows, micro.length, 0, self._pairs(micro), micro), self.head(micro.targets)
+        seen = micro.patches if weights.vision else 0
+        tower = self._tower(seen, picture) if seen else Cost()
         found = self._gradients(text, weights.plain) + self._gradients(tower, weights.plain)
         found += self._gradients(head, weights.plain)
+        if self.adapters:
+            found += self.adapters.backward("text", micro.tokens) + self.adapters.backward("tower", seen)
         if checkpointing:
-            again = text + tower
+            again = self.states(replace(micro, patches=seen), picture)
             found += Cost(products=again.products, attention=again.attention, streaming=again.streaming, starting=again.starting)
         if micro.targets * self.shapes.text.vocabulary > LOGIT_CHUNK:
             found += Cost(products=head.products, streaming=head.streaming, starting=head.starting)
@@ -195,8 +214,15 @@ class CostModel:
 
     def call(self, rows: int, work: Workload) -> Cost:
         """The passes of calls of a policy that acts."""
-        length = work.prompt_tokens + work.completion
-        return self.text(rows, length) + self.tower(rows * work.patches, work.picture_patches)
+        seen = self.tower(rows * work.patches, work.picture_patches)
+        return seen + self.answered(rows, work.prompt_tokens, work.completion, work.decoded)
+
+    def answered(self, rows: int, prompt: int, behind: int, decoded: bool) -> Cost:
+        """The language model's passes of calls: one, or one for each token behind the prompt, the first of which follows from the
+        prompt's."""
+        if not decoded:
+            return self.text(rows, prompt + behind)
+        return self.text(rows, prompt) + self.text(rows, 1, prompt + behind // 2).times(behind - 1)
 
     def offload(self, train: TrainConfig, stage: Stage, work: Workload, weights: Trained) -> Cost:
         """Copies to the host and back, which computing waits for."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from mmrl.config.parts import entry, matches, part_of
 from mmrl.config.sections import LoraConfig, Stage
 from mmrl.config.training import EIGHT_BIT
+from mmrl.train.plan.adapters import Adapted, adapted_parts
 from mmrl.train.plan.shapes import Shapes
 from mmrl.train.plan.skeletons import linear_layers
 
@@ -53,6 +54,10 @@ class Trained:
     """Rank of the adapters; 0 without adapters."""
     adapted: frozenset[str]
     """Matrices of the language model's layers that have an adapter, such as `q_proj`."""
+    text: Adapted
+    """All that have one in the language model."""
+    tower: Adapted
+    """Those in the vision tower and its projector."""
     layer: int
     """Weights of the largest layer of the language model; sharded weights are gathered layer by layer."""
     inside: int
@@ -96,7 +101,10 @@ def trained(shapes: Shapes, lora: LoraConfig | None, stage: Stage) -> Trained:
         if part_of(name) == "language" and (found := _LAYER.match(name)):
             layers[found[0]] = layers.get(found[0], 0) + math.prod(shape)
     inner = [shape for n, shape in mine.items() if len(shape) == 2 and "embed" not in n and "lm_head" not in n]
+    text, tower = adapted_parts(added)
     return Trained(
+        text=text,
+        tower=tower,
         whole=whole,
         adapters=sum(map(math.prod, added.values())),
         nf4=sum(nf4),

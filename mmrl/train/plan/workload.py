@@ -109,6 +109,8 @@ class Workload:
     """Calls of the policy in an episode, each with its own prompt; 1 for a policy that writes."""
     passes: int = 1
     """Passes of the policy for each call that acts: more if it is guided, or samples candidates token by token."""
+    decoded: bool = False
+    """Whether a call's tokens are decoded one after the other."""
     watched: int = 0
     """Further calls that are looked at without gradients, by a frozen copy of the policy or for candidates."""
     looked_at: float = 0.0

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from mmrl.api.errors import UserError, plugin_errors
 from mmrl.api.interfaces import Task
 from mmrl.api.sampling import SamplingRule
-from mmrl.config.sections import OffPolicyStage, RlStage
+from mmrl.config.sections import OffPolicyStage, RlStage, RuleConfig
+from mmrl.judge.rewards import Weights
 from mmrl.registry import plugins
 from mmrl.train.sampling.co_reward import CoReward
 from mmrl.train.sampling.dynamic_sampling import DynamicSampling
@@ -39,18 +40,34 @@ def plugin_rules(stage: RlStage | OffPolicyStage) -> list[SamplingRule]:
     return [plugins.registry().make_sampling_rule(entry.id, entry.options) for entry in stage.rules]
 
 
-def check_plugin_rules(where: str, stage: RlStage | OffPolicyStage, verifiers: list[str], tasks: Mapping[str, Task]) -> None:
-    """Raise UserError for rules that are unknown, have wrong options or lack a task. where: the stage's key. verifiers: those
-    that reward it. tasks: those of the run, by label."""
+def check_plugin_rules(
+    where: str, stage: RlStage | OffPolicyStage, weights: Mapping[str, Weights], tasks: Mapping[str, Task] | None
+) -> None:
+    """Raise UserError for rules that are unknown, there twice, have wrong options or lack a task. where: the stage's key.
+    weights: of all tasks of the run, by label. tasks: by label; None where none was made, and rules aren't asked about them."""
+    voted = isinstance(stage, RlStage) and stage.labels != "task"
+    verifiers = [] if voted else sorted({verifier for of_task in weights.values() for verifier in of_task})
     for number, entry in enumerate(stage.rules):
         try:
             rule = plugins.registry().make_sampling_rule(entry.id, entry.options)
+            _check_once(where, stage.rules, number, rule)
             check_sizes(f"sampling rule {entry.id!r}", rule)
             if isinstance(stage, OffPolicyStage) and rule.phase != "score":
                 raise UserError(f"{entry.id!r} chooses among groups, and an off-policy stage keeps every episode: drop it")
             with plugin_errors(f"sampling rule {entry.id!r}: check()"):
                 rule.check(verifiers)
             with plugin_errors(f"sampling rule {entry.id!r}: check_tasks()"):
-                rule.check_tasks(tasks)
+                if tasks is not None:
+                    rule.check_tasks(tasks)
         except UserError as error:
             raise type(error)(f"{where}.rules.{number}: {error}") from error
+
+
+def _check_once(where: str, entries: Sequence[RuleConfig], number: int, rule: SamplingRule) -> None:
+    """Refuse a rule that is in the list before, too: as it is, or with other options if its metrics have one name each."""
+    entry, counts = entries[number], type(rule).counts is not SamplingRule.counts
+    spec = plugins.registry().get("sampling_rules", entry.id)
+    for before, other in enumerate(entries[:number]):
+        same = plugins.registry().get("sampling_rules", other.id) is spec
+        if same and (counts or other.options == entry.options):
+            raise UserError(f"{entry.id!r} is there twice, here and as {where}.rules.{before}: drop one of them")

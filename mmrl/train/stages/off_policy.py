@@ -211,6 +211,7 @@ class OffPolicySteps(Steps):
         if (folder / OFFLINE).is_file():
             self.taken_over = True
             self.offline = Replay.opened(folder / OFFLINE, self.memory.layout, gamma=self.stage.gamma, whole=True)
+            self.paying.corrected(self.offline)
             if (folder / OFFLINE_SCENES).is_file():
                 self.offline_scenes = Scenes(self.offline.capacity)
                 self.offline_scenes.load(folder / OFFLINE_SCENES)

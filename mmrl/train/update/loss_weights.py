@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from mmrl.algorithms.loss import LossInputs
+from mmrl.algorithms.loss import LossInputs, rollout_sums
 from mmrl.api.errors import PluginError
 from mmrl.config.sections import RlStage
 
@@ -52,7 +52,7 @@ def off_policy_weights(
             stage.importance_sampling == "mask",
             stage.importance_sampling_cap,
             stage.importance_sampling_floor,
-            inputs.rollout_L if stage.importance_sampling_level == "sequence" else None,
+            inputs if stage.importance_sampling_level == "sequence" else None,
         )
         sums = {"importance": weight_L.where(own_L, 0.0).sum(), "importance_cut": cut_L.sum()}
     if stage and stage.off_policy_mask is not None:
@@ -69,17 +69,16 @@ def importance_weights(
     mask: bool,
     cap: float,
     floor: float = 0.0,
-    rollout_L: torch.Tensor | None = None,
+    whole: LossInputs | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(weight of each token, float32 [L]; whether it was outside of floor..cap, bool [L]). The weight is the token's probability
     under the learner divided by that under the sampler, kept in floor..cap; with `mask`, 0 outside; 1 for tokens that weren't
     sampled (Yao et al., Your Efficient RL Framework Secretly Brings You Off-Policy RL Training).
 
-    rollout_L: int64, the token's rollout, all of whose tokens are here: the probabilities are those of whole rollouts then."""
+    whole: of rollouts all of whose tokens are here: the probabilities are those of whole rollouts then."""
     log_ratio_L = (old_L - sampler_L).where(own_L, 0.0)
-    if rollout_L is not None and len(rollout_L):
-        sums_N = log_ratio_L.new_zeros(int(rollout_L.max()) + 1).index_add(0, rollout_L, log_ratio_L)
-        log_ratio_L = sums_N[rollout_L].where(own_L, 0.0)
+    if whole is not None:
+        log_ratio_L = rollout_sums(log_ratio_L, whole)[whole.rollout_L].where(own_L, 0.0)
     ratio_L = log_ratio_L.exp()
     cut_L = own_L & ((ratio_L > cap) | (ratio_L < floor))
     return (ratio_L.where(~cut_L, 0.0) if mask else ratio_L.clamp(floor, cap)), cut_L
@@ -88,7 +87,6 @@ def importance_weights(
 def drifted(inputs: LossInputs, sampler_L: torch.Tensor, limit: float) -> torch.Tensor:
     """bool [L]: tokens with a negative advantage of rollouts that the policy has left: their mean log-ratio of the sampler's
     probability to the current one is above `limit` nats (DeepSeek-V3.2, arXiv 2512.02556)."""
-    change_L = sampler_L - inputs.logprobs_L.detach()
-    sums_N = change_L.new_zeros(len(inputs.lengths_N)).index_add(0, inputs.rollout_L, change_L)
+    sums_N = rollout_sums(sampler_L - inputs.logprobs_L.detach(), inputs)
     mean_L = (sums_N / inputs.lengths_N.clamp_min(1))[inputs.rollout_L]
     return (inputs.advantages_L < 0) & (mean_L > limit)

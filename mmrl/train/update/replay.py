@@ -130,8 +130,8 @@ class Replay:
             "priorities": torch.zeros(capacity, dtype=torch.float64),
             "highest": torch.ones(1, dtype=torch.float64),
         }
-        if changing:
-            self._kept["fixed"] = torch.zeros(capacity)
+        if changing:  # what stays: of rewards, and of what an episode paid behind its last step here
+            self._kept |= {"fixed": torch.zeros(capacity), "later": torch.zeros(capacity)}
 
     def __len__(self) -> int:
         return min(self.added, self.capacity)
@@ -145,29 +145,31 @@ class Replay:
         kept, ends = self._kept, torch.arange(count) == count - 1
         fixed_T = episode.rewards_T.to("cpu", torch.float32)
         rewards_T = fixed_T if episode.changing_T is None else fixed_T + episode.changing_T
+        paid_T = returns_to_go(rewards_T, self.gamma) if episode.paid_T is None else episode.paid_T
         new = {
             "seen": episode.seen_TF,
             "after": episode.after_TF,
             "actions": episode.actions_TA,
             "rewards": rewards_T,
-            "paid": returns_to_go(rewards_T, self.gamma) if episode.paid_T is None else episode.paid_T,
+            "paid": paid_T,
             "terminated": ends & episode.terminated,
             "ends": ends,
             "priorities": kept["highest"].expand(count),
-        } | ({"fixed": fixed_T} if "fixed" in kept else {})
+        } | ({"fixed": fixed_T, "later": (paid_T - rewards_T).where(ends, 0.0)} if "fixed" in kept else {})
         for name, values in new.items():
             kept[name][at] = values.to("cpu", kept[name].dtype)
         self.added += count
 
     def pay_again(self, changing: torch.Tensor) -> None:
-        """Replace what is paid besides `Episode.rewards_T`. changing: float32, one for each transition, in the order of places.
-        Raises UserError for what isn't finite."""
+        """Replace what is paid besides `Episode.rewards_T`; what followed a part of an episode stays as it was paid. changing:
+        float32, one for each transition, in the order of places. Raises UserError for what isn't finite."""
         if not changing.isfinite().all():
             raise UserError("a rule pays what is not finite: the replay memory takes only numbers")
         filled, kept = len(self), self._kept
         kept["rewards"][:filled] = kept["fixed"][:filled] + changing
         order = (self.added - filled + torch.arange(filled)) % self.capacity  # from the oldest on
-        kept["paid"][order] = returns_to_go(kept["rewards"][order], self.gamma, kept["ends"][order])
+        earned = kept["rewards"] + kept["later"]
+        kept["paid"][order] = returns_to_go(earned[order], self.gamma, kept["ends"][order])
 
     def draw(self, n: int, seed: int, *, steps: int = 1, newest: int = 0) -> Drawn:
         """n transitions with replacement. steps: rewards that are summed before the bootstrap, fewer at the end of an episode.

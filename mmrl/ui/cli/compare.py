@@ -71,7 +71,8 @@ def _print_pair(measured: Sequence[EvaluatedRun], comparisons: Sequence[Comparis
         line = f"  B - A  {pair.difference:+7.3f}  {_interval(pair.low, pair.high, sign='+')}  p {_p(pair.p)}, {pair.test}"
         significant = pair.p < SIGNIFICANCE
         click.echo(click.style(line, bold=True, fg=("green" if pair.difference > 0 else "red") if significant else None))
-        click.echo(f"  {_verdict(pair)}: {pair.wins} prompts better, {pair.losses} worse, {pair.ties} equal")
+        better = f"{pair.wins} {'prompt' if pair.wins == 1 else 'prompts'} better"
+        click.echo(f"  {_verdict(pair)}: {better}, {pair.losses} worse, {pair.ties} equal")
     click.echo()
 
 

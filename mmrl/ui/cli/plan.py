@@ -112,7 +112,7 @@ def _show(plan: Plan) -> None:
         names = ", ".join(plan.unknown_models)
         click.echo(f"not counted, as their size isn't known here: the verifiers' models {names}; give folders with their weights")
     if plan.changes:
-        click.echo("\nTo need less memory" if not plan.changes[0].fits else "\nTo make it fit, change one of")
+        click.echo("\nTo need less memory" if not plan.changes[0].fits else "\nEach of these makes it fit, the cheapest first")
         from mmrl.train.plan import gib
 
         for change in plan.changes:

@@ -127,8 +127,7 @@ def _shows_no_update(path: Path, show: Any, shows: Sequence[str]) -> bool:
     """Say what a smoke run showed of each stage's update and of `smoke_shows`; whether a stage showed no update, in one line on
     stderr."""
     from mmrl.run_folder.reader import read_run
-    from mmrl.train.smoke_proof import told, unproved
-    from mmrl.train.smoke_shows import told_shown
+    from mmrl.train.smoke_shows import told, told_shown, unproved
 
     run = read_run(path)
     stages = (run.summary or {}).get("smoke", [])

@@ -17,7 +17,7 @@ from mmrl.run_folder.files import contents, reason
 from mmrl.run_folder.metrics import PARTS
 from mmrl.run_folder.reader import RunData
 from mmrl.run_folder.writer import ENDED, RunFolder
-from mmrl.ui.report import alarms, episodes, evaluations
+from mmrl.ui.report import alarms, episodes, evaluations, smoke
 from mmrl.ui.report.charts import boundaries, curves, evaluation_card, stages
 from mmrl.ui.report.document import document
 from mmrl.ui.report.gallery import gallery
@@ -41,6 +41,7 @@ def page(run: RunData) -> str:
     """The whole report as HTML."""
     name = run.path.resolve().name
     parts = [
+        smoke.section(run),
         _headline(run),
         evaluations.section(run),
         episodes.section(run),

@@ -16,6 +16,8 @@ LETTER_WIDTH = 6.2
 """Approximate width of a letter in pixels."""
 MAX_POINTS = 400
 """Maximal points per line; longer series are thinned to their extremes."""
+LARGEST = 8e307
+"""Values beyond it are drawn at the edge of a chart: the range of an axis must be a number too."""
 SMOOTH_FROM = 20
 """Series with at least this many points are drawn faint under a bold running mean."""
 
@@ -127,7 +129,7 @@ def limits(values: Sequence[float], zero: bool = False, spiky: bool = False) -> 
     """(low, high) of the y axis. spiky: cover only the middle 98% if outliers would flatten the rest."""
     if not values:
         return 0.0, 1.0
-    ordered = sorted(values)
+    ordered = sorted(min(max(value, -LARGEST), LARGEST) for value in values)
     low, high = ordered[0], ordered[-1]
     if spiky and len(ordered) >= 50:
         rare = max(len(ordered) // 100, 1)

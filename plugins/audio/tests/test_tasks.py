@@ -306,3 +306,12 @@ def test_a_folder_without_classes_is_told(tmp_path):
     write(tmp_path / "a.wav")
     with pytest.raises(UserError, match="has 0 subfolders with sounds: give one for each class, two or more"):
         ChoiceData(path=str(tmp_path))
+
+
+def test_a_set_that_is_evaluated_in_part_is_in_no_figure(tmp_path):
+    write(tmp_path / "a.wav")
+    rows = [{"audio_path": "a.wav", "question": "Which?", "choices": ["one", "two"], "answer": "one", "pair": p} for p in "xxy"]
+    task = ChoiceData(path=table(tmp_path, *rows), test_share=1, sets={"pairs": ["pair"]})
+    first, second, other = task.prompts("test", 0)
+    assert task.summarise([(first, 1.0), (second, 0.0), (other, 1.0)]) == {"pairs": 0.5}
+    assert task.summarise([(first, 1.0), (other, 0.0)]) == {"pairs": 0.0}

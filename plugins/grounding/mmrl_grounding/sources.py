@@ -89,13 +89,24 @@ def checked(objects: Sequence[Mapping[str, Any]], size: tuple[int, int], whole: 
     whole: round the corners to whole pixels, except for a box that would lose its area. Raises ValueError for the first invalid
     box.
     """
-    return [{"bbox_2d": _sound(one["bbox_2d"], size, whole, _named(one)), "label": str(one.get("label", ""))} for one in objects]
+    return [{"bbox_2d": _sound(one, size, whole), "label": str(one.get("label", ""))} for one in objects]
 
 
-def _sound(box: Any, size: tuple[int, int], whole: bool, name: str) -> list[float]:
+def _sound(one: Mapping[str, Any], size: tuple[int, int], whole: bool) -> list[float]:
+    try:
+        return _clipped(one["bbox_2d"], size, whole, _named(one))
+    except ValueError as error:
+        if "key" not in one:
+            raise
+        raise ValueError(
+            f'{error}; {one["key"]} was read as a corner and the size, and boxes = "xyxy" reads two corners'
+        ) from None
+
+
+def _clipped(box: Any, size: tuple[int, int], whole: bool, name: str) -> list[float]:
     if not isinstance(box, Sequence) or isinstance(box, str) or len(box) != 4:
         raise ValueError(f"{name} is {box!r:.60} and not four numbers")
-    if not all(isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v) for v in box):
+    if not all(map(_finite, box)):
         raise ValueError(f"{name} is {list(box)!r:.80}, which are not four finite numbers")
     x1, y1, x2, y2 = box
     width, height = size
@@ -108,6 +119,13 @@ def _sound(box: Any, size: tuple[int, int], whole: bool, name: str) -> list[floa
         raise ValueError(f"{name}, {[x1, y1, x2, y2]}, is outside its picture of {width} x {height}")
     rounded = [round(v) for v in inside]
     return rounded if whole and rounded[0] < rounded[2] and rounded[1] < rounded[3] else inside
+
+
+def _finite(value: Any) -> bool:
+    try:
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:  # an integer of hundreds of digits
+        return False
 
 
 def _named(one: Mapping[str, Any]) -> str:
@@ -175,9 +193,11 @@ def _object(one: Mapping[str, Any], form: str | None) -> dict[str, Any]:
         raise ValueError(f"there is no box under any of {', '.join(BOX_KEYS)}")
     box = one[key]
     label = next((one[k] for k in ("label", "category", "class", "name") if k in one), "")
-    if (form or ("xyxy" if key in XYXY_KEYS else "xywh")) == "xywh":
-        box = _corners(box)
-    return {"bbox_2d": box, "label": label, "from": one.get("from", "")}
+    found = {"bbox_2d": box, "label": label, "from": one.get("from", "")}
+    if (form or ("xyxy" if key in XYXY_KEYS else "xywh")) == "xyxy":
+        return found
+    found["bbox_2d"] = _corners(box)
+    return found if form else found | {"key": key}
 
 
 def _corners(box: Any) -> Any:

@@ -61,7 +61,7 @@ def _matched(case: Case) -> list[tuple[float, float]] | None:
     try:
         unlike = {tuple(one["Position"]): one for one in reversed(listed)}  # of equal positions the first
         boxes = [one for one in listed if unlike[tuple(one["Position"])] is one]
-        sure = [(one["Confidence"] + 0.0, in_pixels([float(v) for v in one["Position"]], case)) for one in boxes]
+        sure = [(one["Confidence"] + 0.0, in_pixels([v + 0.0 for v in one["Position"]], case)) for one in boxes]
         left = [tuple(map(float, item["bbox_2d"])) for item in truth]
         found = []
         for certainty, box in sorted(sure, key=lambda one: -one[0]):

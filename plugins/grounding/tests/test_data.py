@@ -241,6 +241,7 @@ BAD_BOXES = [
     ([64.5, 5, 64.9, 20], "outside its picture"),
     ([10, 5, float("nan"), 20], "not four finite numbers"),
     ([10, 5, float("inf"), 20], "not four finite numbers"),
+    ([10, 5, 10**400, 20], "not four finite numbers"),
     ([10, 5, "30", 20], "not four finite numbers"),
     ([True, False, True, True], "not four finite numbers"),
     ([10, 5, 30], "not four numbers"),
@@ -283,6 +284,22 @@ def test_a_bad_row_is_named_by_file_and_line(files, pictures, change, how, messa
     assert 1 <= len(faults) <= 2
     for fault in faults:
         assert re.search(message, fault) and files["refcoco"] in fault, fault
+
+
+@pytest.mark.parametrize(
+    "key, boxes, how_read",
+    [
+        ("box", None, '; box was read as a corner and the size, and boxes = "xyxy" reads two corners: correct or remove it'),
+        ("bbox", "xywh", ": correct or remove it"),
+        ("bbox_2d", None, None),
+    ],
+)
+def test_a_box_that_does_not_fit_says_how_its_numbers_were_read(pictures, tmp_path, key, boxes, how_read):
+    (tmp_path / "own.jsonl").write_text(json.dumps({"image": "1.png", "expression": "a cat", key: [40, 20, 60, 40]}) + "\n")
+    options = {} if boxes is None else {"boxes": boxes}
+    task = ReferData(path=str(tmp_path / "own.jsonl"), images=str(pictures), shares={"train": 1}, **options)
+    faults = faults_of(task)
+    assert not faults if how_read is None else "[40, 20, 100, 60], is outside its picture of 64 x 48" + how_read in faults[0]
 
 
 @pytest.mark.parametrize("kind", [DetectData, CountData])

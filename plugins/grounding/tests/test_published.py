@@ -403,3 +403,10 @@ def test_visual_rfts_answer_is_what_its_pattern_finds(text):
 def test_visual_rfts_rewards_end_at_once_whatever_is_said(text):
     case = Case(completion=text, answer=[obj(0, 0, 9, 9)])
     assert visual_rft.iou(case) == 0.0 and visual_rft.confidence(case) == 0.0
+
+
+@pytest.mark.parametrize("numbers", [["0", "0", "9", "9"], [0, 0, 9, "9"], [0, 0, 9, None], [[0], [0], [9], [9]], "0099"])
+def test_visual_rft_reads_no_numbers_in_quotes(numbers):
+    """A text is compared with a number there, which raises."""
+    case = Case(completion=tagged([{"Position": numbers, "Confidence": 0.5}]), answer=[obj(0, 0, 9, 9)])
+    assert visual_rft.iou(case) == 0.0 == visual_rft.confidence(case)

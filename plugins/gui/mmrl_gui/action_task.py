@@ -166,8 +166,8 @@ class NextAction(Acts):
         before = rows.earlier(number)
         done = [self._done(rows, n, size) for n in before[len(before) - min(len(before), self.history) :]]
         text = self._text(said, done, len(before), size, row["types_at"])
-        count = len(rows.episodes[rows.of[number]])
-        more = {"episode": str(rows.of[number]), "steps": count} if count > 1 else {}
+        episode = rows.of[number]
+        more = {} if rows.alone[number] else {"episode": str(episode), "steps": len(rows.episodes[episode])}
         return self.posed(row, text, [row["image"]], size, **more)
 
     def _text(self, said: str, done: Sequence[Action | None], before: int, size: tuple[int, int], types_at: bool) -> str:

@@ -20,15 +20,17 @@ def action(case: Case) -> Score:
     """1 when the place is in the element's box, edges included, and the operation has an F1 of 1. Parts: `element`, and `f1`,
     that of the words of both operations, each counted once: the kind, and for typing and selecting the text in small letters.
 
-    Unlike there, a hover is no click. An unreadable answer is 0.
+    Unlike there, a hover is no click. An unreadable answer is 0, and so is one without a place.
     """
     about = case.meta.get("true", case.answer)
     true = of_data(about["action"])
     try:
         found = read(case.completion, numbers_of(case), tags=case.meta.get("style") == "tags", names=offered(case.meta))
+        if found.at is None:
+            raise NoAction(f"{found.kind} says no place")
     except NoAction as why:
         return Score(0.0, parts={"element": 0.0, "f1": 0.0}, detail=str(why))
-    element = float(found.at is not None and about.get("box") is not None and inside(found.at, about["box"]))
+    element = float(about.get("box") is not None and inside(found.at, about["box"]))
     a, b = _words(found), _words(true)
     f1 = 2 * len(a & b) / (len(a) + len(b))
     return Score(

@@ -53,6 +53,8 @@ class Steps(DataTable):
     """Step -> key that decides its split: its episode, or without one its picture, so that none is in two splits."""
     won: tuple[bool, ...] = ()
     """Step -> whether its episode succeeded; True if the row doesn't say."""
+    alone: tuple[bool, ...] = ()
+    """Step -> whether nothing tells its episode: no other step has the same, and its row isn't one."""
     orders: tuple[float, ...] = ()
     """Step -> its number in its episode, which the row says."""
     stride: float = 1.0
@@ -84,13 +86,13 @@ def steps(tables: list[Table]) -> Steps:
     "types_at", "regions"}`; the action is a `mmrl.api.simulators.gui.Action`, see `in_pixels`. An unreadable row counts as an
     episode of one step, and raises when it is used."""
     found: dict[str, list[tuple[float, Place]]] = {}
-    known: dict[str, tuple[str, bool]] = {}
+    known: dict[str, tuple[str, bool, bool]] = {}
     selects = False
     for t, table in enumerate(tables):
         for row in range(len(table.rows)):
             for one in _outlined(table, t, row):
                 found.setdefault(one.episode, []).append((one.order, one.place))
-                known[one.episode] = (one.key, one.won)
+                known[one.episode] = (one.key, one.won, one.episodic)
                 selects |= one.selects
     places: list[Place] = []
     orders: list[float] = []
@@ -125,6 +127,7 @@ def steps(tables: list[Table]) -> Steps:
         of=tuple(of),
         keys=tuple(about[e][0] for e in of),
         won=tuple(about[e][1] for e in of),
+        alone=tuple(len(episodes[e]) == 1 and not about[e][2] for e in of),
         orders=tuple(orders),
         stride=min(strides, default=1.0),
         selects=selects,
@@ -139,6 +142,8 @@ class _Outline(NamedTuple):
     order: float
     place: Place
     won: bool
+    episodic: bool = False
+    """Its row is an episode, or of a published file of episodes: the step may be the only one."""
     selects: bool = False
 
 
@@ -146,7 +151,7 @@ def _outlined(table: Table, t: int, row: int) -> Iterator[_Outline]:
     """The steps of a row."""
     alone = f"{t} {row}"
     try:
-        found = common(table.rows[row])
+        found = common(raw := table.rows[row])
         count = _count(found)
     except (UserError, ValueError):
         yield _Outline(alone, f"{Path(table.path).name} {row}", 0.0, (t, row, -1), True)
@@ -160,11 +165,11 @@ def _outlined(table: Table, t: int, row: int) -> Iterator[_Outline]:
     good, selects = found.get("success") is not False, bool(found.get("types_at"))
     if count is not None:
         for step in range(count):
-            yield _Outline(alone, key, float(step), (t, row, step), good)
+            yield _Outline(alone, key, float(step), (t, row, step), good, True)
     elif named is None or index is None:
-        yield _Outline(alone, key, 0.0, (t, row, -1), good, selects)
+        yield _Outline(alone, key, 0.0, (t, row, -1), good, False, selects)
     else:
-        yield _Outline(f"{t} of {named}", key, index, (t, row, -1), good, selects)
+        yield _Outline(f"{t} of {named}", key, index, (t, row, -1), good, found is not raw, selects)
 
 
 def _count(row: Mapping[str, Any]) -> int | None:

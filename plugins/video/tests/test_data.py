@@ -568,3 +568,13 @@ def test_the_strip_shows_boxes_and_glue_is_marked(filmed, table):
     (prompt,) = every(task)
     said = "<think>a</think><answer>B</answer><glue>[(3.0, 4.5)]</glue>"
     assert times_of(task, prompt, said) == [("true", 0.0, 3.0, 6.0), ("said", 3.0, 4.5, 6.0)]
+
+
+def test_a_set_that_is_evaluated_in_part_is_in_no_figure(table, filmed):
+    """Also one that only the name of its table tells from another."""
+    rows = [{"video": "c0", "question": f"Which is {n}?", "options": ["a", "b"], "answer": "a"} for n in range(2)]
+    path = f"{table('one.json', rows)}:{table('two.json', rows[:1])}"
+    task = QuestionData(path=path, videos=str(filmed), shares=ALL, sets={"all": ["video", "table"]})
+    first, second, other = sorted(every(task), key=lambda p: p.id)
+    assert task.summarise([(first, 1.0), (second, 0.0), (other, 1.0)])["all"] == 0.5
+    assert task.summarise([(first, 1.0), (other, 0.0)])["all"] == 0.0

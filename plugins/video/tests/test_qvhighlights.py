@@ -14,7 +14,9 @@ from mmrl_video.drawn.films import encode
 
 from broken_rows import faults_of
 from mmrl import Case, NoGold, UserError
+from mmrl.config.load import parse_config
 from mmrl.registry import plugins
+from mmrl.train.resolve import resolve
 
 ROWS = [
     json.loads(line)
@@ -146,6 +148,31 @@ def test_options_that_exclude_each_other(table):
     ):
         with pytest.raises(UserError, match=re.escape(message)):
             TemporalData(path=table, shares={"test": 1}, **options)
+
+
+@pytest.mark.parametrize(("option", "verifier"), [("ranked", "ap"), ("highlight", "hit")])
+def test_a_run_whose_verifiers_score_something_else_is_refused(option, verifier, table, tmp_path):
+    def task(*verifiers):
+        entry = {"id": "video/temporal-data", "options": {"path": table, "shares": {"test": 1}, option: True}}
+        return resolve(
+            parse_config(
+                {
+                    **{"name": "x", "runs_dir": str(tmp_path), "policy": {"model": "tiny:qwen2_5_vl"}},
+                    "tasks": [entry | ({"verifiers": dict.fromkeys(verifiers, 1.0)} if verifiers else {})],
+                    "stages": [{"kind": "rl", "steps": 1}],
+                }
+            ),
+            train=False,
+        ).metrics
+
+    needed = f"video/{verifier}@qvhighlights"
+    write = f"""and not video/tiou or video/format: write verifiers = {{"{needed}" = 1.0}} into its [[tasks]] entry"""
+    with pytest.raises(
+        UserError, match=re.escape(f"task 'video/temporal-data': {option} = true asks for what {needed} scores, {write}")
+    ):
+        task()
+    assert task(needed) == {"video/temporal-data": needed}
+    assert task(needed, "video/format") == {"video/temporal-data": needed}
 
 
 @pytest.mark.parametrize("style", ["short", "tags"])

@@ -84,7 +84,7 @@ def _published_tables() -> list[TaskSpec]:
         TaskSpec(
             id="vqa/table@vl-rethinker",
             target=TABLE,
-            options={"style": "boxed"},
+            options={"style": "boxed", "gold_thought": "I look at the picture. Wait, I look again."},
             verifiers={"vqa/reward@vl-rethinker": 1.0},
             metric="vqa/answer@vl-rethinker",
             summary="your own questions, with the reward of VL-Rethinker (Wang et al. 2025)",
@@ -158,7 +158,7 @@ def mmrl_sampling_rules() -> list[SamplingRuleSpec]:
         SamplingRuleSpec(
             id="vqa/forced-rethinking",
             target="mmrl_vqa.rethinking:ForcedRethinking",
-            smoke={"chance": 1.0, "longest": 64, "fewest": 1, "most": 32},
+            smoke={"chance": 1.0, "longest": 64, "fewest": 1, "most": 64},
             summary="answers go on behind words of doubt, and what ends right takes their place (VL-Rethinker)",
         ),
     ]

@@ -17,6 +17,8 @@ DESCRIBED = "described"
 """As `boxed`, with a description of the picture before the thoughts."""
 JOINED = "r1-reward"
 """A style of tables alone: as `think`, with nothing between the two blocks, as R1-Reward's format wants."""
+THOUGHT = "I look at the picture."
+"""What gold completions think."""
 HOW = {
     "choice": "answer with the letter of the right option",
     "number": "answer with a number",
@@ -58,7 +60,7 @@ def ask(question: str, kind: str, style: str, options: Sequence[str] = ()) -> st
     return "\n".join(lines)
 
 
-def written(answer: str, style: str, thought: str = "I look at the picture.") -> str:
+def written(answer: str, style: str, thought: str = THOUGHT) -> str:
     """A completion with the answer in the form of a style."""
     if style == "plain":
         return answer

@@ -6,6 +6,7 @@ The answer is read as by our verifiers: from its tag, or the whole completion in
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Sequence
 
 import Levenshtein
@@ -113,8 +114,8 @@ def yes_no_figures(results: Sequence[tuple[Prompt, float]]) -> dict[str, float]:
 
 
 def we_math_figures(results: Sequence[tuple[Prompt, float]]) -> dict[str, float]:
-    """The score of We-Math (Qiao et al. 2024, section 3.3), strict and loose, and the shares of problems behind it; empty without
-    a whole problem.
+    """The score of We-Math (Qiao et al. 2024, section 3.3), strict and loose, and the shares of problems behind it. Only problems
+    count whose questions are all in the results, as parts of them are right more often; empty if these are fewer than half.
 
     A problem has questions for its steps and one for all of them together. Where that is wrong, knowledge is insufficient if a
     step is wrong too, and else generalization is inadequate. Where it is right, it is mastered if all steps are right (loose: if
@@ -125,9 +126,15 @@ def we_math_figures(results: Sequence[tuple[Prompt, float]]) -> dict[str, float]
     for prompt, score in results:
         steps, _, part = str(prompt.meta[KEY]["key"]).partition("_")
         problems.setdefault((steps, str(prompt.meta[KEY]["ID"])), {})[part] = score >= 1
-    whole = [([right for part, right in one.items() if part != ALL], one[ALL]) for one in problems.values() if ALL in one]
-    whole = [(steps, right) for steps, right in whole if steps]
-    if not whole:
+    whole = [
+        ([right for part, right in one.items() if part != ALL], one[ALL])
+        for (steps, _), one in problems.items()
+        if ALL in one and steps == f"{len(one) - 1}steps"
+    ]
+    if not whole or 2 * len(whole) < len(problems):
+        if problems:
+            told = f"{len(whole)} of the {len(problems)} problems of an evaluation are whole, see evaluate.num_prompts"
+            warnings.warn(f"figures: {told}: none of we-math", stacklevel=2)
         return {}
     count = len(whole)
     lacking = sum(not right and not all(steps) for steps, right in whole) / count

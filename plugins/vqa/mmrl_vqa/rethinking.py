@@ -68,6 +68,7 @@ class ForcedRethinking(SamplingRule):
             raise UserError(f"triggers = {triggers!r:.60} must be {len(TRIGGERS)} texts that aren't blank")
         self.verifier, self.chance, self.per_question, self.longest = verifier, chance, per_question, longest
         self.fewest, self.most, self.temperature, self.triggers = fewest, most, temperature, tuple(texts)
+        self.longest_continued = longest + most  # and the words of doubt, whose number a tokenizer knows
 
     def check(self, verifiers: Collection[str]) -> None:
         if self.verifier not in verifiers:

@@ -13,13 +13,13 @@ from typing import Any
 from mmrl import Prompt, Task, UserError, user_message
 from mmrl.api.errors import did_you_mean, display_path
 from mmrl.api.media.images import load_image
-from mmrl.api.tasks.groups import cells_of, check_groups, group_figures
+from mmrl.api.tasks.groups import SetSizes, cells_of, check_groups, group_figures
 from mmrl.api.tasks.image_sources import hash_rank
 from mmrl.api.tasks.option_checks import check_choice, check_split, check_type
 from mmrl.api.tasks.quoting import quoted
 from mmrl.api.tasks.table_splits import Splits, divided, main_split, read_rows, undivided
 from mmrl.api.tasks.tables import IMAGE_COLUMNS, DataTable, LazyItems, fill_columns, resolve_image
-from mmrl_vqa.asking import BOXED, DESCRIBED, JOINED, MAYE, STYLES, ask, letter_of, written
+from mmrl_vqa.asking import BOXED, DESCRIBED, JOINED, MAYE, STYLES, THOUGHT, ask, letter_of, written
 from mmrl_vqa.benchmarks import YES_NO, we_math_figures, yes_no_figures
 from mmrl_vqa.cells import accepted_of, by_name, filled, is_numbers, listed, option_of, other_question, shuffled, texts, turns_of
 from mmrl_vqa.rephrasing import with_question
@@ -105,6 +105,9 @@ class Table(Task):
     boxed (a think tag, then an answer in a box), described (as boxed, with a description tag before it), vlm-r1 (as think, with
     VLM-R1's prompt), r1-reward (as think, with nothing between the tags, for R1-Reward's verifiers), maye (in a box, with MAYE's
     prompt, for its verifiers)."""
+    gold_thought: str = THOUGHT
+    """What a gold completion thinks, in styles with thoughts: some rewards pay for what is said there, as VL-Rethinker's does for
+    a "Wait"."""
 
     def __post_init__(self) -> None:
         check_choice("style", self.style, (*STYLES, BOXED, DESCRIBED, JOINED, MAYE))
@@ -113,7 +116,7 @@ class Table(Task):
         check_choice("cut_by", self.cut_by, ("row", "image"))
         check_type("shuffle", self.shuffle, bool)
         check_type("text_only", self.text_only, bool)
-        for option in ("path", "question_column", "answer_column"):
+        for option in ("path", "question_column", "answer_column", "gold_thought"):
             check_type(option, getattr(self, option), str)
         for option in (
             "test_path",
@@ -143,17 +146,22 @@ class Table(Task):
         own = ("ID", "key") if self.figures == WE_MATH else ()
         self._grouped = (*check_groups(self.groups, self.sets, YES_NO), *own)
         self._rows, self._chosen = self._read()
+        self._sizes = {split: SetSizes(self.sets, rows.scan) for split, rows in self._rows.items()}
         self._check_options_column()
         self.splits = tuple(self._rows)  # type: ignore[misc]  # the data decide which there are
 
     def prompts(self, split: str, seed: int) -> LazyItems[Prompt]:
         """The seed shuffles the options, if `shuffle` is set."""
         check_split(split, self.splits)
-        rows = self._rows[split]
-        return LazyItems(rows, lambda row, number: self._prompt(row, f"{split}-{number}", seed), self._chosen[split])
+
+        def make(row: dict[str, Any], number: int) -> Prompt:
+            posed = self._prompt(row, f"{split}-{number}", seed)
+            return replace(posed, meta={**posed.meta, **self._sizes[split].of(row)})
+
+        return LazyItems(self._rows[split], make, self._chosen[split])
 
     def gold(self, prompt: Prompt) -> str:
-        return written(str(prompt.answer), self.style)
+        return written(str(prompt.answer), self.style, self.gold_thought)
 
     def summarise(self, results: list[tuple[Prompt, float]]) -> dict[str, float]:
         """The figures of `groups` and `sets`; of questions for yes or no also `precision`, `recall` and `f1` of yes, and

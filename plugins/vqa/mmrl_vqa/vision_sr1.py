@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar, Literal, TypeGuard
 
-from mmrl import Case, SamplingRule, Task, UserError
+from mmrl import Case, SamplingRule, Score, Task, UserError
 from mmrl.api.errors import is_finite
 from mmrl.api.sampling import Group, StepLoad, StepSampler
 from mmrl.api.types import verifier_value
@@ -83,11 +83,20 @@ class SelfReward(SamplingRule):
         found = iter(answered)
         for group, _ in asked:
             own = [next(found) for _ in group.rollouts]
-            right = [verifier_value(other.scores[0], self.verifier) or 0.0 for other in own]
-            group.pay(PART, [self.weight * value for value in right])
-            group.notes[PART] = statistics.fmean(right)
             group.others += own
+            self._pay(group, [other.scores[0] for other in own])
         return groups
+
+    def _pay(self, group: Group, answered: Sequence[Score]) -> None:
+        """Pay each completion for the score of the answer from its description; without one, what it earns is unknown."""
+        right = [verifier_value(score, self.verifier) or 0.0 for score in answered]
+        group.pay(PART, [self.weight * value for value in right])
+        group.scores = [
+            replace(score, value=None, detail=f"of its description: {other.detail}") if other.failed else score
+            for score, other in zip(group.scores, answered, strict=True)
+        ]
+        if known := [value for value, score in zip(right, answered, strict=True) if not score.failed]:
+            group.notes[PART] = statistics.fmean(known)
 
     def adds(self, load: StepLoad) -> StepLoad:
         """An answer from each description; those are prompts of their own."""

@@ -42,7 +42,7 @@ def test_run_files_are_accepted_and_pay_right_answers_in_full(text, here):
                 got = plugins.registry().make_verifier(verifier)(
                     Case(completion=task.gold(prompt), answer=prompt.answer, meta=prompt.meta)
                 )
-                assert (got.value if isinstance(got, Score) else got) == 1
+                assert (got.value if isinstance(got, Score) else got) == setup.verifiers[verifier].high
 
 
 def test_the_rows_of_the_page_are_read(here):

@@ -236,6 +236,10 @@ def test_options_that_can_not_work_are_refused(options, why):
     assert str(told.value).endswith(why)
 
 
+def test_it_says_how_long_answers_become():
+    assert ForcedRethinking(longest=5, most=70).longest_continued == 75
+
+
 def test_a_stage_without_the_verifier_is_refused():
     ForcedRethinking().check([VERIFIER])
     with pytest.raises(

@@ -164,10 +164,16 @@ def test_rows_of_vlm_r1(write):
         "</answer> tags."
     )
     assert prompt.answer == "yes" and prompt.meta["accu_reward_method"] == "yes_no"
-    for id in ("vqa/answer@vlm-r1", "vqa/format@vlm-r1"):
-        assert (
-            plugins.registry().make_verifier(id)(Case(completion=task.gold(prompt), answer=prompt.answer, meta=prompt.meta)) == 1
-        )
+
+
+@pytest.mark.parametrize("id", [id for id in plugins.registry().specs("tasks") if id.startswith("vqa/table@")])
+def test_gold_completions_earn_the_most_that_a_published_reward_pays(id, write):
+    registry = plugins.registry()
+    task = registry.make_task(id, {"path": write({**ROW, "options": ["a cat", "a dog"]}), "test_share": 0})
+    (prompt,) = task.prompts("train", 0)
+    for verifier in registry.get("tasks", id).verifiers:
+        score = registry.make_verifier(verifier)(Case(completion=task.gold(prompt), answer=prompt.answer, meta=prompt.meta))
+        assert getattr(score, "value", score) == registry.get("verifiers", verifier).high
 
 
 def test_csv_parquet_and_data_sets(tmp_path):

@@ -73,6 +73,21 @@ def test_groups_of_different_sizes_have_answers_of_their_own(table):
     assert [s.value for g in groups for s in g.scores] == [1.5] * 11 + [None] * 2, "failed scores stay failed"
 
 
+def test_a_description_whose_answer_could_not_be_scored_earns_no_zero(table):
+    prompt = next(p for p in table.prompts("train", 0) if p.meta["kind"] == "number" and p.answer == "2")
+    group = group_of(0, Prompt(**{**vars_of(prompt), "task": "vqa/table"}), ["two", "two", "nine"])
+
+    class Crashes(Reader):
+        def score(self, groups, without=()):
+            super().score(groups)
+            groups[1].scores = [Score(None, detail="it crashed")]
+
+    rule = SelfReward()
+    rule([group], Crashes(table))
+    assert [s.value for s in group.scores] == [1.5, None, 0.5] and group.scores[1].detail == "of its description: it crashed"
+    assert rule.counts([group]) == {"sampling/description_right": 0.5}, "of those that are known"
+
+
 def vars_of(prompt):
     return {name: getattr(prompt, name) for name in ("messages", "answer", "id", "seed", "meta")}
 

@@ -100,7 +100,7 @@ class Environment:
         self.env.unset_ep_meta()
         with explained("a scene can't be built"):
             if self.shows and seed < SHOWN:
-                self.playing = self.shows.episode(seed)
+                self.playing = self.shows.episode(seed, self._poses)
                 obs = self.playing.begin(self.env)
             else:
                 obs = self.env.reset()
@@ -138,7 +138,9 @@ class Environment:
             self.reset(state["key"], None)
         if set(state["shown"]) != set(self.shown):
             raise Refused("the snapshot is of other cameras: restore it with the cameras with which it was taken")
-        self.playing = self.shows.episode(state["key"], state["at"]) if self.shows and state["at"] is not None else None
+        self.playing = None
+        if self.shows and state["at"] is not None:
+            self.playing = self.shows.episode(state["key"], self._poses, state["at"])
         snapshots.put(self.env, state["state"])
         self.shown = state["shown"]
         return self.shown
@@ -152,6 +154,11 @@ class Environment:
         side = max(PEOPLE, self.size)
         picture = self.env.sim.render(camera_name="agentview", width=side, height=side)[::-1]
         return side, side, numpy.ascontiguousarray(picture).tobytes()
+
+    @property
+    def _poses(self) -> Any:
+        """Units of an action that is a pose; None for differences."""
+        return self.units if self.absolute else None
 
     def _robosuites(self, action: Any) -> Any:
         """An action in robosuite's numbers: differences from -1 to 1, or poses in metres and radians."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,17 +52,20 @@ class File:
 
     def arguments(self) -> dict[str, Any]:
         """Arguments of `robosuite.make`, with which it was recorded. Before robosuite 1.5 the controllers' frame was the
-        world's, and a step of the physics was whole (the docstring of its OperationalSpaceController)."""
+        world's, and a step of the physics was whole (the docstring of its OperationalSpaceController); `control_delta`, which it
+        no longer reads, said whether actions are differences."""
         given = {name: value for name, value in self.meta.get("env_kwargs", {}).items() if name in OWN}
         controllers = given.get("controller_configs")
         if [int(part) for part in str(self.meta.get("env_version", "1.5")).split(".")[:2]] < [1, 5]:
             given |= {"lite_physics": False}
             if isinstance(controllers, dict):
-                controllers |= {"input_ref_frame": "world"}
+                kind = "absolute" if controllers.get("control_delta") is False else "delta"
+                controllers |= {"input_ref_frame": "world", "input_type": kind}
         return given | {"controller_configs": making.composite(controllers, given.get("robots", ()))}
 
-    def episode(self, number: int, at: int = 0) -> Episode:
-        """The demonstration with this number, modulo how many there are. at: the steps that were played."""
+    def episode(self, number: int, units: Sequence[float] | None, at: int = 0) -> Episode:
+        """The demonstration with this number, modulo how many there are. units: what 1 is in each number of an action, where it
+        is a pose; None for differences, which a file has as actions here are. at: the steps that were played."""
         name = self.names[number % len(self.names)]
         held = self.file["data"][name]
         where = f"{self.path}: {name}"
@@ -74,7 +78,7 @@ class File:
             raise Refused(
                 f"{where} has actions {list(actions.shape)} and states {list(states.shape)}: they must be rows of as many steps"
             )
-        return Episode(where, actions, states, held.attrs["model_file"], held.attrs.get("ep_meta"), at)
+        return Episode(where, actions, states, held.attrs["model_file"], held.attrs.get("ep_meta"), at, units)
 
     def _named(self, filter_key: str | None) -> list[str]:
         masks = self.file.get("mask", {})
@@ -93,8 +97,11 @@ class File:
 class Episode:
     """A demonstration that is played: from its first state on, as long as its own actions are given."""
 
-    def __init__(self, where: str, actions: Any, states: Any, model: str, meta: str | None, at: int) -> None:
+    def __init__(
+        self, where: str, actions: Any, states: Any, model: str, meta: str | None, at: int, units: Sequence[float] | None
+    ) -> None:
         self.where, self.actions, self.states, self.model, self.meta, self.at = where, actions, states, model, meta, at
+        self.units = units
 
     def begin(self, env: Any) -> Any:
         """Build its scene and take it to its first state; what is observed there."""
@@ -110,17 +117,21 @@ class Episode:
         return self._see(env, self.states[0])
 
     def action(self) -> list[float]:
-        """Its own action now; after the last one nothing but what the last one did with the hand."""
-        import numpy
-
-        own = self.actions[min(self.at, len(self.actions) - 1)]
-        return numpy.clip(own, -1.0, 1.0).tolist() if self.at < len(self.actions) else [*[0.0] * (len(own) - 1), float(own[-1])]
+        """Its own action now. After the last one differences are nothing but what it did with the hand, and a pose stays."""
+        own: list[float] = self._own(min(self.at, len(self.actions) - 1)).tolist()
+        over = self.at == len(self.actions) and self.units is None
+        return [*[0.0] * (len(own) - 1), own[-1]] if over else own
 
     def continues(self, action: Any) -> bool:
         """Whether an action is its own, so that the next state is the recorded one."""
+        return self.at < len(self.actions) and bool((action == self._own(self.at)).all())
+
+    def _own(self, step: int) -> Any:
+        """float32 [A], -1 to 1: its action of a step."""
         import numpy
 
-        return self.at < len(self.actions) and bool((action == numpy.clip(self.actions[self.at], -1.0, 1.0)).all())
+        own = self.actions[step]
+        return numpy.clip(own if self.units is None else own / numpy.array(self.units, "float32"), -1.0, 1.0)
 
     def step(self, env: Any) -> tuple[Any, float, bool]:
         """The next recorded state, or, after the last one, a step of the simulation: observations, reward, whether it ended."""

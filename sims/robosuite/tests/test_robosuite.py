@@ -11,6 +11,7 @@ import mmrl_robosuite
 import numpy
 import pytest
 import torch
+from mmrl_robosuite.environment import playback
 from mmrl_robosuite.simulator import Robosuite
 from mmrl_robosuite.tasks import TASKS
 
@@ -150,6 +151,35 @@ def inside_read(simulator, file, steps):
     python, out = simulator.workers._python, str(file.with_name("read.npz"))
     subprocess.run([python, "-c", code, str(file), str(steps), out], check=True, timeout=60)
     return {name: torch.tensor(rows) for name, rows in numpy.load(out).items()}
+
+
+@pytest.mark.parametrize(
+    "units,played,after",
+    [
+        (None, [[0.5, -1.0, 1.0], [1.0, 0.25, -1.0]], [0.0, 0.0, -1.0]),
+        ((2.0, 4.0, 1.0), [[0.25, -0.5, 1.0], [1.0, 0.0625, -1.0]], [1.0, 0.0625, -1.0]),
+    ],
+)
+def test_a_demonstrations_actions_are_in_the_units_of_the_simulator(units, played, after):
+    """Poses of a file are in metres and radians; what they are here is a share of the units."""
+    actions = numpy.array([[0.5, -2.0, 1.0], [3.0, 0.25, -1.0]], "float32")
+    episode = playback.Episode("demo_0", actions, numpy.zeros((2, 4)), "", None, 0, units)
+    for number, own in enumerate(played):
+        episode.at = number
+        assert episode.action() == own and episode.continues(numpy.array(own, "float32"))
+        assert not episode.continues(numpy.array(own, "float32") * 0.5)
+    episode.at = 2
+    assert episode.action() == after and not episode.continues(numpy.array(after, "float32")), "a pose stays, a difference ends"
+
+
+@pytest.mark.parametrize("said,kind", [({}, "delta"), ({"control_delta": True}, "delta"), ({"control_delta": False}, "absolute")])
+def test_a_file_from_before_robosuite_1_5_says_what_its_actions_are(monkeypatch, said, kind):
+    monkeypatch.setattr(playback.making, "composite", lambda given, robots: given)
+    file = playback.File.__new__(playback.File)
+    file.meta = {"env_version": "1.4.1", "env_kwargs": {"robots": ["Panda"], "controller_configs": {"type": "OSC_POSE", **said}}}
+    told = file.arguments()
+    assert told["controller_configs"] == {"type": "OSC_POSE", **said, "input_ref_frame": "world", "input_type": kind}
+    assert told["lite_physics"] is False and told["robots"] == ["Panda"]
 
 
 @pytest.mark.slow

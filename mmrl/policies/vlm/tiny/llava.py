@@ -40,28 +40,24 @@ def llava_next(hidden: int, layers: int, words: Sequence[str]) -> Checkpoint:
 def granite4_vision(hidden: int, layers: int, words: Sequence[str]) -> Checkpoint:
     """Granite 4 Vision: tiles through a resampler, put into several layers of the language model; logits are divided."""
     tokenizer = make_tokenizer(words, named={"image_token": "<image>"})
-    heads = max(1, hidden // 64)  # as transformers sets it since it reads this table itself (5.24)
+    width = max(64, hidden)  # of the eye; transformers (5.24) gives the resampler this width and a head for every 64 of it
     scales = {"embedding_multiplier": 2.0, "logits_scaling": 4.0, "residual_multiplier": 0.5, "attention_multiplier": 0.2}
     config = hf.Granite4VisionConfig(
         text_config=text("granite4_vision_text", tokenizer, hidden, layers, **scales),
-        vision_config=eye("siglip_vision_model", hidden, layers, vision_use_head=False),
+        vision_config=eye("siglip_vision_model", width, layers, vision_use_head=False),
         vision_feature_select_strategy="full",
         image_grid_pinpoints=GRIDS,
         downsample_rate="1/2",
         deepstack_layer_map=[[-1, 0]],
         spatial_target_layers=[min(n + 1, layers - 1) for n in range(4)],  # of several for one layer the last is read
         qformer_config={
-            "hidden_size": hidden,
             "num_hidden_layers": 1,
-            "num_attention_heads": heads,
-            "intermediate_size": 2 * hidden,
-            "encoder_hidden_size": hidden,
+            "intermediate_size": 2 * width,
             "cross_attention_frequency": 1,
             "use_qformer_text_input": False,
         },
         **ids(tokenizer, image_token_index="<image>"),
     )
-    config.qformer_config.num_attention_heads = heads
 
     def processor() -> hf.Granite4VisionProcessor:
         tile = {"height": SIDE, "width": SIDE}

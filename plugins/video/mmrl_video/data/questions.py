@@ -26,7 +26,8 @@ ANSWER_KEYS = ("solution", "answer", "ground_truth", "correct_choice")
 OPTION_KEYS = ("options", "choices", "candidates")
 TYPE_KEYS = ("type", "level", "question_type", "task_type", "category", "domain")
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-_OPTION = re.compile(r"\(?([A-Z])[.):]\s+(.*\S)")
+_OPTION = re.compile(r"\(?([A-Z])[.):]\s*(\S|\S.*\S)")
+"""An option with its letter, which TempCompass has without a blank in two questions: `C.Both events`."""
 _NAMED = re.compile(r"(?:Option|Caption|Sentence) ([A-Z1-9]):\s+(.*\S)")
 """An option of TempCompass' caption matching, `Option 1: ...`; its answers are such lines."""
 

@@ -32,6 +32,11 @@ class Table:
     folder: str
     """The folder of relative paths of clips."""
 
+    @property
+    def name(self) -> str:
+        """The file's, without its suffix."""
+        return Path(self.path).stem
+
 
 @dataclass(frozen=True)
 class Listed(DataTable):

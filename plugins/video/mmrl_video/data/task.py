@@ -7,13 +7,12 @@ import itertools
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, ClassVar
 
 from mmrl import Overlay, Prompt, Task, UserError
 from mmrl.api.errors import display_path
 from mmrl.api.media.clips import FASTEST, MAX_SHOWN, SLOWEST, Clip
-from mmrl.api.tasks.groups import cells_of, check_groups, group_figures
+from mmrl.api.tasks.groups import SetSizes, cells_of, check_groups, group_figures
 from mmrl.api.tasks.image_sources import hash_order, split_of
 from mmrl.api.tasks.option_checks import check_choice, check_integer, check_split, check_type, parse_split_shares
 from mmrl.api.tasks.tables import DataTable, LazyItems, columns_in, fill_columns
@@ -48,6 +47,11 @@ class _Joined(DataTable):
     def location(self, index: int) -> str:
         table, row = self.place(index)
         return self.tables[table].rows.location(row)
+
+    def scan_named(self, keys: Sequence[str]) -> Iterator[dict[str, Any] | None]:
+        """As `scan`, with the name of each row's table under `table`."""
+        for table in self.tables:
+            yield from (None if row is None else {"table": table.name} | row for row in table.rows.scan(keys))
 
 
 @dataclass(kw_only=True, eq=False)
@@ -107,6 +111,7 @@ class ClipData(Task):
         if self.test_path:
             self._tables["test"], _ = self._rows(self.test_path)
             chosen["test"] = range(len(self._tables["test"]))
+        self._sizes = {name: SetSizes(self.sets, table.scan_named) for name, table in self._tables.items()}
         self.splits = tuple(self._tables)  # type: ignore[misc]  # the options decide which there are
         for name, numbers in chosen.items():
             if not numbers:
@@ -124,8 +129,8 @@ class ClipData(Task):
 
         def make(row: dict[str, Any], number: int) -> Prompt:
             table, line = rows.place(number)
-            own = rows.tables[table].folder
-            groups = cells_of({"table": Path(rows.tables[table].path).stem} | row, self._grouped)
+            own, named = rows.tables[table].folder, {"table": rows.tables[table].name} | row
+            groups = {**cells_of(named, self._grouped), **self._sizes[split].of(named)}
             posed = self.pose(row, f"{split}-{table}-{line}", self._folders.setdefault(own, Folder(own)))
             return replace(posed, meta={**posed.meta, **groups})
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,9 @@ WHAT = {
     "START to END",
 }
 
+SCORED_BY = {"ranked": "video/ap@qvhighlights", "highlight": "video/hit@qvhighlights"}
+"""Option -> the verifier of what it asks for."""
+
 
 @dataclass(kw_only=True, eq=False)
 class TemporalData(ClipData):
@@ -39,12 +42,12 @@ class TemporalData(ClipData):
     nearest: bool = False
     """Ask for one span, also where a row has several, and compare it with the nearest of them: the R1 of QVHighlights."""
     ranked: bool = False
-    """Ask for several spans, the likeliest first, also where a row has one, for `video/ap@qvhighlights`. `video/tiou` takes the
-    first, as with `nearest`."""
+    """Ask for several spans, the likeliest first, also where a row has one, for `video/ap@qvhighlights`, which `verifiers` of the
+    task must name. `video/tiou` takes the first, as with `nearest`."""
 
     highlight: bool = False
-    """Ask for the second of the best moment, for `video/hit@qvhighlights`. Rows need `relevant_clip_ids` and
-    `saliency_scores`."""
+    """Ask for the second of the best moment, for `video/hit@qvhighlights`, which `verifiers` of the task must name. Rows need
+    `relevant_clip_ids` and `saliency_scores`."""
 
     styles = (*STYLES, "temporal-r1", "timezero", "time-r1", "videochat-r1")
 
@@ -115,6 +118,14 @@ class TemporalData(ClipData):
         if self.highlight and max(prompt.answer.values()) < BEST:
             raise NoGold("no clip of it is very good")
         return super().gold(prompt)
+
+    def check_verifiers(self, verifiers: Collection[str]) -> None:
+        for option, needed in SCORED_BY.items():
+            if getattr(self, option) and needed not in verifiers:
+                raise UserError(
+                    f"{option} = true asks for what {needed} scores, and not {' or '.join(verifiers)}: write "
+                    f'verifiers = {{"{needed}" = 1.0}} into its [[tasks]] entry'
+                )
 
     def summarise(self, results: list[tuple[Prompt, float]]) -> dict[str, float]:
         """Mean IoU, the share with an IoU of at least 0.3, 0.5 and 0.7 (R1@m), and the mean for each type of row, if rows have

@@ -1,0 +1,60 @@
+"""What `mmrl plan` says of the part `vla` of `gpu_all.py`: environment steps a second of a 7B policy with LoRA, by the share of
+the peak that products reach and by the time to start a kernel.
+
+    python benchmarks/vla_plan.py [--machine h200] [--model Qwen/Qwen2.5-VL-7B] [--environments 64] [--episode 10]
+
+The shares are those of the arithmetic in README.md (0.35, 0.5) and of the plan (0.65); a kernel starts in 7 us in the plan, and
+took 23 us from Python where the 35 ms of a decoding step were measured. Prints one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import replace
+from typing import Any
+
+from machine import machine
+from mmrl.config.sections import RunConfig
+from mmrl.train.plan import predict
+from mmrl.train.plan.machines import GPUS
+from mmrl.train.resolve import with_algorithm_defaults
+from on_device import EVERYWHERE
+
+SHARES, LAUNCHES = (0.35, 0.5, 0.65), (7e-6, 23e-6)
+
+
+def run_file(args: argparse.Namespace) -> RunConfig:
+    """That of `vla_gpu.py`."""
+    options = {"decoding": "one-by-one", "dims": 7, "chunk": 1, "bins": 64}
+    lora = {"rank": 32, "alpha": 32, "target_modules": list(EVERYWHERE)}
+    stage = {"kind": "rl", "steps": 1, "algorithm": "ppo", "ratio": "action", "credit": "action", "critic": {}, "group_size": 1}
+    data: dict[str, Any] = {
+        "name": "vla",
+        "policy": {"kind": "vla", "model": args.model, "dtype": "bfloat16", "lora": lora, "options": options},
+        "tasks": [{"id": "tabletop/table", "options": {"max_steps": args.episode}}],
+        "stages": [stage | {"prompts_per_step": args.environments, "minibatches": 32}],
+        "simulate": {"num_envs": args.environments},
+    }
+    return with_algorithm_defaults(RunConfig.model_validate(data))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--machine", choices=sorted(GPUS), default="h200")
+    parser.add_argument("--model", default="Qwen/Qwen2.5-VL-7B")
+    parser.add_argument("--environments", type=int, default=64)
+    parser.add_argument("--episode", type=int, default=10)
+    args = parser.parse_args()
+    config, rows = run_file(args), []
+    for launch in LAUNCHES:
+        for share in SHARES:
+            stage = predict(config, replace(GPUS[args.machine], matmul=share, launch=launch), online=False).stages[0]
+            parts = {part.name: round(part.seconds, 2) for part in stage.seconds}
+            steps = round(args.environments * args.episode / stage.step_s, 1)
+            rows.append({"share": share, "launch_us": round(launch * 1e6), "steps_per_s": steps, "seconds": parts})
+    print(json.dumps({"benchmark": "vla_plan", **vars(args), "rows": rows, "machine_here": machine()}))
+
+
+if __name__ == "__main__":
+    main()
