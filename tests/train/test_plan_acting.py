@@ -14,7 +14,11 @@ from mmrl.policies.acting.vla import VLA
 from mmrl.policies.batches import ActionMicroBatch
 from mmrl.train.plan.acting import slots, vla_shapes, vla_sizes, vla_workload
 from mmrl.train.plan.kept import activations
+from mmrl.train.plan.machines import GPUS
 from mmrl.train.plan.memory import resident
+from mmrl.train.plan.published import PUBLISHED
+from mmrl.train.plan.seconds import CostModel
+from mmrl.train.plan.shapes import shapes_of
 from mmrl.train.plan.sources import find_shapes
 from mmrl.train.plan.trained import trained
 from mmrl.train.plan.workload import Micro
@@ -146,3 +150,17 @@ def test_wrong_options_and_families_are_refused():
         find_shapes(PolicyConfig(model="tiny:qwen2_5_vl", options={"foo": 1}))
     with pytest.raises(UserError, match="is a llava, which mmrl plan can't count"):
         vla_shapes({"model_type": "llava"}, PolicyConfig(model="x", kind="vla"), "x")
+
+
+@pytest.mark.parametrize("decoding, decoded", [("one-by-one", True), ("parallel", False)])
+def test_tokens_that_are_decoded_one_after_the_other_take_a_pass_each(decoding, decoded):
+    """The first follows from the prompt's pass, and each other reads all weights once more."""
+    work, _ = stage_of("rl", of={"dims": 7, "chunk": 1, "decoding": decoding})
+    assert (work.decoded, work.completion) == (decoded, 7)
+    clock = CostModel(shapes_of(PUBLISHED["Qwen/Qwen2.5-VL-7B"], ""), GPUS["h200"], "bfloat16")
+    found, seen = clock.call(8, work), clock.tower(8 * work.patches, work.picture_patches)
+    fed = work.prompt_tokens + 7 - decoded  # nothing follows from the last token
+    assert found.flops == pytest.approx(clock.text(8, fed).flops + seen.flops, rel=0.01), "fewer pairs are hidden"
+    read = 6 * (clock.text(8, 1, work.prompt_tokens).products) + clock.text(8, work.prompt_tokens).products
+    once = clock.text(8, work.prompt_tokens + 7).products
+    assert found.products == pytest.approx((read if decoded else once) + seen.products) and read > 1.3 * once
