@@ -5,6 +5,7 @@ C++ that inductor makes takes minutes to compile.
 """
 
 import contextlib
+import copy
 import threading
 import warnings
 
@@ -21,11 +22,12 @@ import vlm_cases as cases
 from mmrl.api.errors import UserError
 from mmrl.config.load import parse_config
 from mmrl.config.sections import LoraConfig, PolicyConfig
-from mmrl.policies import compiling
+from mmrl.policies import compiling, lora_products
 from mmrl.policies.batches import Credit
 from mmrl.policies.compiling import compiled_layers
 from mmrl.policies.gradient_checkpointing import gradient_checkpointing
 from mmrl.policies.layers import repeated_layers
+from mmrl.policies.lora import add_adapters
 from mmrl.policies.vlm import attention
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.rollout.generate.local import LocalGenerator
@@ -326,3 +328,26 @@ def test_the_code_that_inductor_makes(monkeypatch):
         for seed in range(2):
             assert close(*both(vlm, batch(vlm, seed)))
     assert not warned and not any(compiling.kind_of(kind).failure for kind in kinds(vlm.model))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("split", [False, True])
+def test_adapters_over_bfloat16_are_compiled_without_a_break(split, monkeypatch):
+    """With factors split as on a GPU, too, whose product of bfloat16 into float32 a CPU doesn't have."""
+    monkeypatch.setattr(lora_products, "splits", lambda x: split)
+    monkeypatch.setattr(lora_products, "times", lambda x, y: x.float() @ y.float())
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = torch.nn.ModuleDict({"one": torch.nn.Linear(24, 40)}).bfloat16()
+        add_adapters(model, LoraConfig(rank=4, target_modules=["one"]), 0)
+        torch.nn.init.normal_(model["one"].lora_B["default"].weight)
+        x, slope = torch.randn(3, 50, 24).bfloat16(), torch.randn(3, 50, 40).bfloat16()
+    found = []
+    for whole in (False, True):
+        layer, given = copy.deepcopy(model)["one"], x.clone().requires_grad_()
+        forward = torch.compile(layer, dynamic=True, fullgraph=True, backend="aot_eager") if whole else layer
+        out = forward(given)
+        out.backward(slope)
+        found.append((out, given.grad, *(layer.get_parameter(f"lora_{m}.default.weight").grad for m in "AB")))
+    for mine, true in zip(*found, strict=True):
+        torch.testing.assert_close(mine, true, rtol=2**-7, atol=2**-7)
