@@ -1,14 +1,21 @@
-"""Adapters of a layer's seven matrices: peft's float32 copies against products with the input as it is, timed in turn.
+"""Adapters of a decoder layer's seven matrices: as peft computes them, with float32 copies of the inputs, and as mmrl does, with
+the inputs as they are; timed in turn.
 
     python benchmarks/adapters_gpu.py [--device cuda] [--tokens 64 2048 16384] [--rank 32] [--runs 9] [--width 4096]
         [--inner 11008]
 
 The matrices are those of a 7B's decoder layer in bfloat16, frozen, with adapters in float32: `q_proj`, `k_proj` and `v_proj`
 read one input, `o_proj` another, `gate_proj` and `up_proj` a third, `down_proj` a fourth. `bare` has no adapters, `peft` computes
-as peft's layers do, `ours` as `mmrl.policies.lora_products`. For each number of tokens: median seconds of a forward pass without
-gradients (`sample`) and of a forward and backward pass (`update`), `added_ratio`: what adapters add to `bare` by peft over what
-they add by ours, MB that the forward pass keeps, and the largest relative difference of a gradient between the two. Prints one
-JSON object.
+as peft's layers do, `ours` as `mmrl.policies.lora_products`.
+
+Prints one JSON object, whose `rows` have for each number of `tokens`:
+
+- `sample`, a forward pass without gradients, and `update`, a forward and a backward pass: median seconds of each way (`bare_s`,
+  `peft_s`, `ours_s`); `ratio`, those of `peft` over those of `ours`; `added_ratio`, the same of the seconds that adapters add to
+  `bare`. Above 1, ours is faster. Where adapters add less than the seconds vary, `added_ratio` says nothing.
+- `kept_mb`: MiB that a forward pass keeps for the backward pass besides weights. `bare` keeps nothing, as its weights are frozen.
+- `gradient_difference`: norm of the difference between both ways' gradients over the norm of peft's, the largest of all inputs
+  and adapters. On a CPU it is that of an input of several matrices, whose bfloat16 gradients are added up in another order.
 """
 
 from __future__ import annotations
@@ -35,6 +42,8 @@ WAYS = {
 
 
 def made(args: argparse.Namespace) -> torch.nn.ModuleDict:
+    """The seven matrices, by name, with adapters."""
+
     def matrix(name: str) -> torch.nn.Linear:
         wide = {"gate_proj": (args.width, args.inner), "up_proj": (args.width, args.inner), "down_proj": (args.inner, args.width)}
         given: Any = {"device": args.device, "dtype": getattr(torch, args.dtype), "bias": False}

@@ -1,10 +1,15 @@
-"""What `mmrl plan` says of the part `vla` of `gpu_all.py`: environment steps a second of a 7B policy with LoRA, by the share of
-the peak that products reach and by the time to start a kernel.
+"""What `mmrl plan` expects of the part `vla` of `gpu_all.py`, a 7B policy with LoRA that acts: environment steps a second, by the
+share of the GPU's peak rate that matrix products reach and by the time to start a kernel.
 
     python benchmarks/vla_plan.py [--machine h200] [--model Qwen/Qwen2.5-VL-7B] [--environments 64] [--episode 10]
 
 The shares are those of the arithmetic in README.md (0.35, 0.5) and of the plan (0.65); a kernel starts in 7 us in the plan, and
-took 23 us from Python where the 35 ms of a decoding step were measured. Prints one JSON object.
+took 23 us from Python where the 35 ms of a decoding step were measured.
+
+Prints one JSON object, whose `rows` have for each `share` and `launch_us`: `steps_per_s`, the environments' steps in a second of
+collecting and updating; and `seconds` of the parts of a training step, as `mmrl plan` names them. Simulators take no time here.
+Where rows of one `launch_us` are equal, starting kernels takes longer than what they compute. `machine` is the one of which the
+figures are, `machine_here` the computer that ran the command.
 """
 
 from __future__ import annotations

@@ -112,7 +112,8 @@ def test_a_file_that_fails_is_shown_and_stays_first_until_it_passes(root, capsys
     assert turns(root, Runner(c=FAILED)) == ["tests/c.py"]
     said = capsys.readouterr().out.splitlines()
     shown = [PASSED.said in line or FAILED.said in line for line in said]
-    assert said[2:4] == [FAILED.said, "tests/c.py: 1 passed, 2 failed, 0 skipped in 0 s"] and sum(shown) == 1
+    assert [line.partition(" since ")[0] for line in said[:4:2]] == ["tests/a.py runs", "tests/b.py runs"]
+    assert said[5:7] == [FAILED.said, "tests/c.py: 1 passed, 2 failed, 0 skipped in 0 s"] and sum(shown) == 1
     again = Runner(minutes=20, c=FAILED)
     assert turns(root, again, minutes=5) == again.ran == ["tests/c.py"]
     mended = Runner(minutes=20)
@@ -161,3 +162,10 @@ def test_the_exit_status_is_1_if_a_file_failed(monkeypatch, failed, status):
         assert error.code == status
     else:
         assert status is None
+
+
+def test_a_damaged_record_is_named(tmp_path):
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "turns.json").write_text('{"a.py": ')
+    with pytest.raises(SystemExit, match=r"turns\.json is damaged .*: take it from git again, or delete it$"):
+        exhaustive_turns.read(tmp_path)

@@ -149,9 +149,7 @@ def _forward(layer: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Te
         found: torch.Tensor = type(layer).forward(layer, x, *args, **kwargs)
         return found
     a, b, scaling = layer.lora_A["default"].weight, layer.lora_B["default"].weight, layer.scaling["default"]
-    rows_NI = x.reshape(
-        -1, x.shape[-1]
-    )  # one matrix, as the output of more dimensions is a view, which can't be added to cheaply
+    rows_NI = x.reshape(-1, x.shape[-1])  # the output of more dimensions would be a view, to which adding in place costs copies
     return add_product(layer.base_layer(rows_NI), rows_NI, a, b, scaling).view(*x.shape[:-1], b.shape[0])
 
 

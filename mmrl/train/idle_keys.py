@@ -20,7 +20,8 @@ SWITCHES: Mapping[str, str] = {
     "sparse_agreement": "sparse_frames",
     "steering": "steer",
 }
-"""Key of a stage or of `[evaluate]` -> the key of the same section by whose default it is off."""
+"""Key of a stage or of `[evaluate]` -> the key of the same section that switches on what it belongs to; its default leaves that
+off."""
 
 
 def idle_keys(config: RunConfig) -> list[str]:

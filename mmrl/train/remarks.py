@@ -73,8 +73,8 @@ def beyond_limit(setup: Setup, number: int, stage: RlStage) -> list[str]:
         low = [f"{key} = {limit}" for limit, key in limits if limit < rule.longest_continued]
         if low and not setup.config.smoke:
             found.append(
-                f"stages.{number}.rules.{place}: answers may go on to {rule.longest_continued} tokens, and {low[0]}, with which "
-                "mmrl plan and what depends on length count: raise that, or lower what the rule's options allow"
+                f"stages.{number}.rules.{place}: answers may go on to {rule.longest_continued} tokens, but mmrl plan and "
+                f"penalties of length count with {low[0]}: raise that, or lower what the rule's options allow"
             )
     return found
 

@@ -58,7 +58,7 @@ def test_sets_are_also_counted_by_the_groups_that_all_their_rows_are_in():
 def test_a_set_counts_if_all_of_its_rows_are_there():
     """Rows are missing where fewer prompts are evaluated than there are, and where a verifier failed."""
     assert group_figures(ROWS[1:], [], {"figures": ["set", "figure"]}) == {"figures": 1.0}, "the rest of a set is no set"
-    with pytest.warns(UserWarning, match=r"sets: 0 of the 2 sets of an evaluation are whole, see evaluate.num_prompts: no 's"):
+    with pytest.warns(UserWarning, match=r"sets: 0 of the 2 sets of an evaluation are whole, .* how the table is split: no 's"):
         assert group_figures(ROWS[2:4], [], {"sets": ["set"]}) == {}
     sizes = scored(*(({"kind": "", "about": {"skills": ""}, "figure": 1, "set": s}, 1.0) for s in "aabbc"))
     with pytest.warns(UserWarning, match=r"sets: 1 of the 3 sets of an evaluation are whole"):

@@ -4,11 +4,12 @@
     python tests/support/exhaustive_turns.py [--minutes 30] [FILE ...]
 
 Tests with the mark `exhaustive`, which most have from `long_tests`, take some six hours together, and only `make test-all` runs
-all of them. This command runs them file by file, one after another, and begins no file once the minutes are over. First come the
-files that failed when they were last run, then those that were never run, then those whose last run is the longest ago. After
-each file it writes `tests/turns.json`: of every file its last run, with the time in UTC, the commit (`+` says that tracked files
-differed from it), the seconds, and how many tests passed, failed and were skipped. The row of a file that is no longer there is
-dropped. The output of a file that fails is printed, and the exit status is 1 then. With files named, only these are run.
+all of them. This command runs them file by file, one after another. Once the minutes are over it begins no file, but ends the
+one that runs, which may take a quarter of an hour. First come the files that failed when they were last run, then those that
+were never run, then those whose last run is the longest ago. After each file it writes `tests/turns.json`: of every file its
+last run, with the time in UTC, the commit (`+` says that tracked files differed from it), the seconds, and how many tests
+passed, failed and were skipped. The row of a file that is no longer there is dropped. The output of a file that fails is
+printed, and the exit status is 1 then. With files named, only these are run.
 """
 
 from __future__ import annotations
@@ -104,6 +105,7 @@ def take_turns(
         if number and start - began >= 60 * minutes:
             break
         date = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M:%S")
+        print(f"{file} runs since {date} UTC", flush=True)  # some take a quarter of an hour
         passed, failures, skipped, said = run(file)
         counts = {"passed": passed, "failed": failures, "skipped": skipped}
         row = {"date": date, "commit": commit, "seconds": round(clock() - start), **counts}
@@ -118,7 +120,10 @@ def take_turns(
 def read(root: Path) -> dict[str, Row]:
     """The rows of the files that are there, by file."""
     path = root / "tests" / TURNS.name
-    rows: dict[str, Row] = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    try:
+        rows: dict[str, Row] = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    except ValueError as error:
+        raise SystemExit(f"{path} is damaged ({error}): take it from git again, or delete it") from None
     return {file: row for file, row in rows.items() if (root / file).is_file()}
 
 
@@ -142,7 +147,7 @@ def commit() -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="*", metavar="FILE", help="as named in tests/turns.json; by default all with such tests")
-    parser.add_argument("--minutes", type=float, default=30, help="no file is begun after them (default: 30)")
+    parser.add_argument("--minutes", type=int, default=30, help="no file is begun after them (default: 30)")
     options = parser.parse_args()
     files = options.files or collected()
     if failed := take_turns(files, options.minutes, commit()):

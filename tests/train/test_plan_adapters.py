@@ -5,13 +5,15 @@ from __future__ import annotations
 import pytest
 import torch
 
-from mmrl.config.sections import LoraConfig
+from mmrl.api.errors import UserError
+from mmrl.config.sections import LoraConfig, RunConfig
 from mmrl.policies import lora_products
 from mmrl.policies.lora import add_adapters
-from mmrl.train.plan import adapters
+from mmrl.train.plan import adapters, predict
 from mmrl.train.plan.adapters import Adapters, adapted_parts
 from mmrl.train.plan.machines import GPUS
 from mmrl.train.plan.traced import Counter
+from mmrl.train.resolve import with_algorithm_defaults
 
 H200 = GPUS["h200"]
 
@@ -27,7 +29,7 @@ def passed(layer, given, slope):
     return [counter.counted() for counter in counters]
 
 
-@pytest.mark.parametrize("dtype, size", [(torch.bfloat16, 2), (torch.float32, 4)], ids=str)
+@pytest.mark.parametrize("dtype, size", [(torch.bfloat16, 2), (torch.float16, 2), (torch.float32, 4)], ids=str)
 @pytest.mark.parametrize("rank, tokens, wide, out", [(32, 8192, 4096, 11008), (8, 20_000, 1024, 512), (32, 256, 4096, 11008)])
 def test_what_adapters_move_and_compute_is_what_they_do_without_numbers(dtype, size, rank, tokens, wide, out):
     with torch.device("meta"):
@@ -36,10 +38,10 @@ def test_what_adapters_move_and_compute_is_what_they_do_without_numbers(dtype, s
     layer = model["one"]
     given, slope = torch.empty(tokens, wide, device="meta", dtype=dtype), torch.empty(tokens, out, device="meta", dtype=dtype)
     with_them, without = passed(layer, given, slope), passed(layer.base_layer, given, slope)
-    clock = Adapters({"text": ((wide, out, 3),)}, rank, H200, size, H200.flops)
+    clock = Adapters({"text": ((wide, out, 3),)}, rank, H200, size, H200.flops, splits=dtype == torch.bfloat16)
     for cost, own, bare in zip((clock.forward("text", tokens), clock.backward("text", tokens)), with_them, without, strict=True):
         assert cost.streaming * clock.stream / 3 == pytest.approx(own.moved - bare.moved, rel=0.05)
-        split = size == 2 and tokens * wide >= lora_products.MANY
+        split = dtype == torch.bfloat16 and tokens * wide >= lora_products.MANY
         empty = 0 if not split else 3 if own is with_them[0] else 4  # which start nothing
         assert cost.starting / H200.launch / 3 == pytest.approx(own.operations - bare.operations - empty)
         if not split:
@@ -59,3 +61,34 @@ def test_matrices_are_counted_by_part_and_shape():
             added |= {f"{name.format(number)}.lora_B.default.weight": (out, 4)}
     assert adapted_parts(added) == (((8, 32, 3),), ((16, 16, 3),))
     assert adapted_parts({}) == ((), ())
+
+
+def planned(lora, model="Qwen/Qwen2.5-VL-7B", dtype="bfloat16"):
+    data = {
+        "name": "adapted",
+        "policy": {"model": model, "dtype": dtype, "lora": lora},
+        "tasks": [{"id": "toy/colour"}],
+        "stages": [{"kind": "sft", "steps": 1, "batch_size": 32}],
+    }
+    stage = predict(with_algorithm_defaults(RunConfig.model_validate(data)), H200, online=False).stages[0]
+    return {part.name: part.seconds for part in stage.seconds}
+
+
+@pytest.mark.parametrize(
+    "model, match", [("Qwen/Qwen2.5-VL-7B", "*.q_porj"), ("Qwen/Qwen2.5-VL-3B", "head")], ids=["no such layer", "tied head"]
+)
+def test_adapters_that_no_layer_gets_are_refused_as_the_run_refuses_them(model, match):
+    with pytest.raises(UserError, match=r"policy\.lora\.target_modules = .* matches no linear layer"):
+        planned({"target_modules": [match]}, model)
+
+
+@pytest.mark.slow
+def test_a_tiny_family_whose_patches_have_two_sides_is_told_as_one_that_is_not_counted():
+    with pytest.raises(UserError, match="is a internvl, which mmrl plan can't count"):
+        planned({}, "tiny:internvl:layers=2")
+
+
+@pytest.mark.slow
+def test_float16_is_planned_without_split_factors_which_are_faster():
+    lora = {"target_modules": ["language", "vision"]}
+    assert planned(lora)["update: backward"] < planned(lora, dtype="float16")["update: backward"]

@@ -13,6 +13,7 @@ from mmrl.api.errors import UserError
 from mmrl.config.sections import PolicyConfig, RlStage, RunConfig
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.train.plan import check_fits, experts, predict, sizes_of
+from mmrl.train.plan.advice import Change, changes
 from mmrl.train.plan.cost import Cost
 from mmrl.train.plan.machines import GB, GPUS, MIB, TERA, Machine, cpu, current_machine, machine_by_name
 from mmrl.train.plan.published import PUBLISHED
@@ -230,6 +231,22 @@ def test_where_neither_sampling_nor_learning_fits_one_device_is_advised():
     assert any({"policy.lora", "train.micro_batch_tokens"} <= keys for keys in whole), "over 4 bits"
     assert any("compute.learners" in keys for keys in whole)
     assert len(whole) == len(set(map(frozenset, whole))), "one set of values for the same keys"
+
+
+def test_what_needs_half_precision_and_more_is_advised_with_both():
+    def peak(config):
+        return 100 >> (config.policy.dtype == "bfloat16") + config.train.gradient_checkpointing, 30
+
+    config = run_file(policy={"model": "Qwen/Qwen2.5-VL-7B-Instruct", "dtype": "float32"})
+    mildest = changes(config, peak, step=lambda _: 1.0, smallest=2**20, pixels=0)[0]
+    assert mildest.fits and mildest.words == 'policy.dtype = "bfloat16", train.gradient_checkpointing = true'
+
+
+def test_a_table_is_advised_key_by_key_so_that_its_other_keys_stay():
+    settings = {"policy.lora": {"nf4": ["language"]}, "train.offload_optimizer": True}
+    change = Change(settings=settings, bytes=1, fits=True, cost="", step_s=1.0)
+    assert change.words == 'policy.lora.nf4 = ["language"], train.offload_optimizer = true'
+    assert replace(change, settings={"policy.lora": {}}).words == "policy.lora = {}"
 
 
 def test_offload_does_not_pay_where_the_link_is_slow_beside_the_device():

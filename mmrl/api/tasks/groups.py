@@ -17,6 +17,8 @@ KEY = "groups"
 """The entry of a prompt's `meta` with the row's cells."""
 SIZES = "set_sizes"
 """The entry of a prompt's `meta` with the sizes of its sets: figure -> rows of the table that are in the same set."""
+PARTS = "see evaluate.num_prompts and how the table is split"
+"""Where to look if an evaluation has parts of sets: splits are cut by rows or pictures, not by sets."""
 OF_ALL = ("truncated_share", "failed", "left_out")
 """Figures that every evaluation reports."""
 
@@ -128,7 +130,7 @@ def group_figures(
             what = f"one of {', '.join(columns)}" if len(columns) > 1 else columns[0]
             why = f"{what} is empty in all {len(results)} rows of an evaluation"
             if found:
-                why = f"{len(whole)} of the {len(found)} sets of an evaluation are whole, see evaluate.num_prompts"
+                why = f"{len(whole)} of the {len(found)} sets of an evaluation are whole, {PARTS}"
             warnings.warn(f"sets: {why}: no {figure!r}", stacklevel=2)
     return figures
 

@@ -31,11 +31,17 @@ def adapted_parts(added: Mapping[str, tuple[int, ...]]) -> tuple[Adapted, Adapte
 
 
 class Adapters:
-    """Costs of adapters beside a model in one precision on one machine."""
+    """Costs of adapters beside a model in one precision on one machine.
 
-    def __init__(self, parts: Mapping[str, Adapted], rank: int, machine: Machine, b: int, rate: float) -> None:
-        """b: bytes of one of the model's numbers. rate: floating-point operations a second in its precision."""
+    Products are counted one by one. The numbers before i, o and r (widths of input and output, rank) are bytes that all other
+    operations read and write, added up over those of `mmrl.policies.lora_products`: 2 for a bfloat16 number, 4 for a float32 one.
+    """
+
+    def __init__(self, parts: Mapping[str, Adapted], rank: int, machine: Machine, b: int, rate: float, *, splits: bool) -> None:
+        """b: bytes of one of the model's numbers. rate: floating-point operations a second in its precision. splits: whether a
+        GPU splits float32 factors beside its numbers, which are bfloat16 then."""
         self.parts, self.rank, self.machine, self.b = parts, rank, machine, b
+        self.splits = splits and machine.kind == "gpu"
         self.rate, self.stream = rate * machine.matmul, machine.bandwidth * machine.streaming
 
     def forward(self, part: str, tokens: int) -> Cost:
@@ -66,7 +72,7 @@ class Adapters:
         return found
 
     def _split(self, width: int, tokens: int) -> bool:
-        return self.b < FULL and self.machine.kind == "gpu" and tokens * width >= MANY
+        return self.splits and tokens * width >= MANY
 
     def _cost(self, products: list[tuple[int, int]], moved: float, operations: int, tokens: int) -> Cost:
         """products: multiplications and bytes of a token, of each."""

@@ -39,7 +39,12 @@ class Change:
 
     @property
     def words(self) -> str:
-        return ", ".join(f"{key} = {_toml(value)}" for key, value in self.settings.items())
+        """As lines of a run file, or of `--set`: those of a table one by one, so that its other keys stay."""
+        given: list[tuple[str, object]] = []
+        for key, value in self.settings.items():
+            inner = value if isinstance(value, dict) else {}
+            given += [(f"{key}.{one}", its) for one, its in inner.items()] or [(key, value)]
+        return ", ".join(f"{key} = {_toml(value)}" for key, value in given)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +76,7 @@ def offload(clock: CostModel, machine: Machine) -> Offload | None:
 
 
 def changes(config: RunConfig, peak: Peak, step: Callable[[RunConfig], float], smallest: int, pixels: int) -> list[Change]:
-    """At most `MOST` changes that make a run fit, the cheapest first, each with no more keys than it takes; if none does, the
+    """At most `MOST` changes that make a run fit, the mildest first, each with no more keys than it takes; if none does, the
     three that save most. step: run file -> seconds of a step. smallest: tokens of the shortest row, the minimum of a micro-batch.
     pixels: of a picture, 0 if `policy.max_pixels` doesn't set them."""
     needed, _ = peak(config)
@@ -130,12 +135,15 @@ def _tries(config: RunConfig, smallest: int, pixels: int) -> Iterator[Try]:
     single += rounds + small + again
     if not config.train.offload_optimizer and (config.compute.weights == "replicated" or config.compute.learners == 1):
         single.append(({"train.offload_optimizer": True}, "masters and running means go to the device and back for each step"))
+    halved: list[Try] = []
     if config.policy.dtype == "float32":
-        single.append(({"policy.dtype": "bfloat16"}, "sampler and learner differ, by 0.025 nats a token at 3B, in float16 less"))
+        halved.append(({"policy.dtype": "bfloat16"}, "sampler and learner differ, by 0.025 nats a token at 3B, in float16 less"))
+    single += halved
     least = max(LEAST_PIXELS, config.policy.min_pixels or 0)
     smaller: list[Try] = [({"policy.max_pixels": pixels // k}, "smaller pictures") for k in (4, 16, 64) if pixels // k >= least]
     yield from [*single, *smaller]
-    several = sorted(_joined(*([({}, ""), *few] for few in (rounds[::2], again, small[-1:], smaller))), key=lambda t: len(t[0]))
+    few = (halved, rounds[::2], again, small[-1:], smaller)
+    several = sorted(_joined(*([({}, ""), *some] for some in few)), key=lambda t: len(t[0]))
     yield from _joined(again, small)
     yield from several
     adapters: list[Try] = [({"policy.lora": {}}, "trains adapters, not the model's weights")]

@@ -57,7 +57,8 @@ def _config(name: str, online: bool) -> tuple[Mapping[str, Any], str, int]:
         options = tiny.parse(name, 0)
         config = tiny.skeleton(options["family"], hidden=options["hidden"], layers=options["layers"]).config.to_dict()
         patch = (config.get("vision_config") or {}).get("patch_size", 14)
-        return config, "built in", 1024 * (2 * patch) ** 2
+        side = patch if isinstance(patch, int) else 14  # a list in families that aren't counted, as is said further on
+        return config, "built in", 1024 * (2 * side) ** 2
     if (known := published(name)) is not None:
         return known, "the table of published models", 0
     if Path(name).is_dir():

@@ -59,7 +59,7 @@ class CostModel:
         self.adapters = None
         if weights and not weights.plain:
             parts = {"text": weights.text, "tower": weights.tower}
-            self.adapters = Adapters(parts, weights.rank, machine, self.b, self.rate)
+            self.adapters = Adapters(parts, weights.rank, machine, self.b, self.rate, splits=dtype == "bfloat16")
         self.stream = machine.bandwidth * machine.streaming
         t = shapes.text
         self.attending = t.layers * t.hidden * (2 * t.q + 2 * t.k)

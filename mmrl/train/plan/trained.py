@@ -6,6 +6,7 @@ import math
 import re
 from dataclasses import dataclass
 
+from mmrl.api.errors import UserError
 from mmrl.config.parts import entry, matches, part_of
 from mmrl.config.sections import LoraConfig, Stage
 from mmrl.config.training import EIGHT_BIT
@@ -92,6 +93,10 @@ def trained(shapes: Shapes, lora: LoraConfig | None, stage: Stage) -> Trained:
                 added[f"{layer}.lora_B.default.weight"] = (shape[0], lora.rank)
                 if lora.use_dora:
                     added[f"{layer}.lora_magnitude_vector.default.weight"] = (shape[0],)
+    if lora and not added and not shapes.traced:
+        raise UserError(
+            f"policy.lora.target_modules = {lora.target_modules} matches no linear layer: use vision, projector or language"
+        )
     mine = {n: shape for n, shape in (added or named).items() if not ((part := entry(stage.parts, n)) and part.freeze)}
     experts = getattr(stage, "experts", None)
     if experts and experts.freeze_router:

@@ -84,17 +84,21 @@ def command(
     if as_json:
         click.echo(json.dumps(plan.as_json()))
     else:
-        _show(plan)
+        _show(plan, config.policy.dtype)
     if not plan.fits:
         raise click.exceptions.Exit(1)
 
 
-def _show(plan: Plan) -> None:
+def _show(plan: Plan, dtype: str) -> None:
+    """dtype: `policy.dtype`."""
     parts = ", ".join(f"{part or 'other'} {count / 1e6:,.1f} M" for part, count in plan.parameters.items())
     many = f"{plan.learners} x " if plan.learners > 1 else ""
     engines = f" to train, {plan.engines} to sample" if plan.engines else ""
     click.echo(f"model    {plan.model}: {plan.found.shapes.parameters:,} weights ({parts}), from {plan.found.source}")
     click.echo(f"machine  {many}{plan.machine.name}{engines} ({plan.machine.source})")
+    if dtype == "float32" and plan.machine.kind == "gpu":
+        rates = f"{plan.machine.flops32 / 1e12:.0f} TFLOP/s at most, in bfloat16 at {plan.machine.flops / 1e12:.0f}"
+        click.echo(f'dtype    float32: products run at {rates} (policy.dtype = "bfloat16")')
     sizes = plan.sizes
     if sizes.steps:
         read = f"{sizes.text} text tokens and " if plan.found.shapes.reads_text else ""
@@ -112,7 +116,7 @@ def _show(plan: Plan) -> None:
         names = ", ".join(plan.unknown_models)
         click.echo(f"not counted, as their size isn't known here: the verifiers' models {names}; give folders with their weights")
     if plan.changes:
-        click.echo("\nTo need less memory" if not plan.changes[0].fits else "\nEach of these makes it fit, the cheapest first")
+        click.echo("\nTo need less memory" if not plan.changes[0].fits else "\nEach of these makes it fit, the mildest first")
         from mmrl.train.plan import gib
 
         for change in plan.changes:

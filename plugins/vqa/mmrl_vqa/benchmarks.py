@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import Levenshtein
 
 from mmrl import Case, Prompt, Score
-from mmrl.api.tasks.groups import KEY
+from mmrl.api.tasks.groups import KEY, PARTS
 from mmrl_vqa.verifiers import ENOUGH, given, normalise
 
 LEAST = 0.5
@@ -133,7 +133,7 @@ def we_math_figures(results: Sequence[tuple[Prompt, float]]) -> dict[str, float]
     ]
     if not whole or 2 * len(whole) < len(problems):
         if problems:
-            told = f"{len(whole)} of the {len(problems)} problems of an evaluation are whole, see evaluate.num_prompts"
+            told = f"{len(whole)} of the {len(problems)} problems of an evaluation are whole, {PARTS}"
             warnings.warn(f"figures: {told}: none of we-math", stacklevel=2)
         return {}
     count = len(whole)
