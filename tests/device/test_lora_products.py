@@ -43,7 +43,7 @@ def test_factors_that_are_split_lose_no_more_than_rounding_to_16_bits(device, gi
     layer = adapted(torch.bfloat16).to("cuda")
     found = passed(layer, x.to("cuda"), wanted)
     rounded = passed(layer, x.to("cuda"), wanted, type(layer).forward)
-    for mine, true in zip(found[2:], exact[2:], strict=True):  # of float32 matrices; one bfloat16 factor would lose 1e-3
+    for mine, true in zip(found[2:], exact[2:], strict=True):  # of float32 matrices; one bfloat16 factor would lose 2e-3
         assert torch.linalg.norm(mine - true) < 1e-5 * torch.linalg.norm(true) and mine.dtype == torch.float32
     for mine, others, true in zip(found[:2], rounded, exact[:2], strict=False):
         assert mine.dtype == torch.bfloat16
