@@ -22,6 +22,7 @@ WITHOUT = {
     "mmrl.api.endpoints.requests.open_client": CHANNEL,
     "mmrl.api.endpoints.requests.send": CHANNEL,
     "mmrl.api.episodes.plain_instruction": "guidance calls it",
+    "mmrl.api.errors.nearest_first": "errors for unknown options call it",
     "mmrl.api.operators.prepare_torchvision": "import mmrl calls it",
     "mmrl.api.processes.answers.EndedEarly": PROCESS,
     "mmrl.api.processes.answers.TookTooLong": PROCESS,
