@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 
+from mmrl.api.errors import UserError
 from mmrl.config.sections import PARTS, PartConfig
 
 # Each is matched against the components of a dotted name, from the left. The names are those of transformers' models.
@@ -55,3 +56,8 @@ def matches(pattern: str, name: str) -> bool:
 def entry(parts: Iterable[PartConfig], name: str) -> PartConfig | None:
     """The first entry that matches a weight's name, which is the one that applies; None without one."""
     return next((part for part in parts if matches(part.match, name)), None)
+
+
+def no_layer_to_adapt(match: Sequence[str]) -> UserError:
+    """For `policy.lora.target_modules`, none of which matches a linear layer."""
+    return UserError(f"policy.lora.target_modules = {match} matches no linear layer: use vision, projector or language")

@@ -14,9 +14,8 @@ from typing import Any
 
 from mmrl.api.errors import UserError
 from mmrl.evaluation.paired_tests import PairedDifference, paired_difference
-from mmrl.evaluation.results import confidence_interval
+from mmrl.evaluation.results import confidence_interval, range_of
 from mmrl.run_folder.excerpt import read_excerpt
-from mmrl.run_folder.figures import has_scale
 from mmrl.run_folder.reader import item_files, read_items
 from mmrl.run_folder.writer import MAY_CHANGE, RunFolder
 
@@ -187,14 +186,13 @@ def _task(measured: Sequence[EvaluatedRun], task: str, tables: Sequence[dict[str
 
 
 def _range(verifier: str, values: Sequence[float]) -> tuple[float, float]:
-    """The range of a verifier, and of the values where they leave it, as for an evaluation; infinite if it isn't installed."""
+    """See `range_of`; infinite if the verifier isn't installed."""
     from mmrl.registry.plugins import registry
 
     try:
-        spec = registry().get("verifiers", verifier)
+        return range_of(registry().get("verifiers", verifier), values)
     except UserError:
         return -math.inf, math.inf
-    return (min(spec.low, *values), max(spec.high, *values)) if has_scale(spec) else (-math.inf, math.inf)
 
 
 def config_differences(one: EvaluatedRun, other: EvaluatedRun) -> dict[str, tuple[Any, Any]]:

@@ -161,8 +161,7 @@ def _values(items: Sequence[PromptResult]) -> list[float]:
 def figure_of(label: str, split: str, spec: VerifierSpec, items: Sequence[PromptResult], extra: dict[str, float]) -> Evaluation:
     """The Evaluation of these items, which the verifier has scored: the mean of their values with its interval."""
     values, metric = _values(items), metric_name(spec)
-    least, most = (spec.low, spec.high) if has_scale(spec) else (-math.inf, math.inf)
-    low, high = confidence_interval(values, min(least, *values), max(most, *values), counted=metric != spec.id)
+    low, high = confidence_interval(values, *range_of(spec, values), counted=metric != spec.id)
     return Evaluation(
         task=label,
         split=split,
@@ -175,6 +174,12 @@ def figure_of(label: str, split: str, spec: VerifierSpec, items: Sequence[Prompt
         verifier=spec.id,
         items=tuple(items),
     )
+
+
+def range_of(spec: VerifierSpec, values: Sequence[float]) -> tuple[float, float]:
+    """The range of a verifier, and of its values where they leave it; infinite for one without a scale."""
+    low, high = (spec.low, spec.high) if has_scale(spec) else (-math.inf, math.inf)
+    return min(low, *values), max(high, *values)
 
 
 def confidence_interval(

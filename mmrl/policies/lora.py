@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 
 from mmrl.api.errors import UserError, shorten
 from mmrl.compute.bitsandbytes import quiet
-from mmrl.config.parts import matches
+from mmrl.config.parts import matches, no_layer_to_adapt
 from mmrl.config.sections import PARTS, LoraConfig
 from mmrl.policies.lora_products import add_product
 from mmrl.policies.nf4 import NF4Linear, dequantise, nf4_layers, quantise
@@ -109,7 +109,7 @@ def adapted_layers(model: torch.nn.Module, match: Sequence[str]) -> list[str]:
     refuse_parts_without_layers(model, match)
     found = target_modules(model, match)
     if not found:
-        raise UserError(f"policy.lora.target_modules = {match} matches no linear layer: use vision, projector or language")
+        raise no_layer_to_adapt(match)
     return found
 
 

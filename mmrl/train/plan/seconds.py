@@ -58,7 +58,7 @@ class CostModel:
         self.unpacking = (weights.nf4 if weights else 0) * (self.b + 0.5)
         self.adapters = None
         if weights and not weights.plain:
-            parts = {"text": weights.text, "tower": weights.tower}
+            parts = {"text": weights.adapted_text, "tower": weights.adapted_tower}
             self.adapters = Adapters(parts, weights.rank, machine, self.b, self.rate, splits=dtype == "bfloat16")
         self.stream = machine.bandwidth * machine.streaming
         t = shapes.text

@@ -6,8 +6,7 @@ import math
 import re
 from dataclasses import dataclass
 
-from mmrl.api.errors import UserError
-from mmrl.config.parts import entry, matches, part_of
+from mmrl.config.parts import entry, matches, no_layer_to_adapt, part_of
 from mmrl.config.sections import LoraConfig, Stage
 from mmrl.config.training import EIGHT_BIT
 from mmrl.train.plan.adapters import Adapted, adapted_parts
@@ -55,10 +54,10 @@ class Trained:
     """Rank of the adapters; 0 without adapters."""
     adapted: frozenset[str]
     """Matrices of the language model's layers that have an adapter, such as `q_proj`."""
-    text: Adapted
-    """All that have one in the language model."""
-    tower: Adapted
-    """Those in the vision tower and its projector."""
+    adapted_text: Adapted
+    """All such matrices of the language model, by shape."""
+    adapted_tower: Adapted
+    """Those of the vision tower and its projector."""
     layer: int
     """Weights of the largest layer of the language model; sharded weights are gathered layer by layer."""
     inside: int
@@ -94,9 +93,7 @@ def trained(shapes: Shapes, lora: LoraConfig | None, stage: Stage) -> Trained:
                 if lora.use_dora:
                     added[f"{layer}.lora_magnitude_vector.default.weight"] = (shape[0],)
     if lora and not added and not shapes.traced:
-        raise UserError(
-            f"policy.lora.target_modules = {lora.target_modules} matches no linear layer: use vision, projector or language"
-        )
+        raise no_layer_to_adapt(lora.target_modules)
     mine = {n: shape for n, shape in (added or named).items() if not ((part := entry(stage.parts, n)) and part.freeze)}
     experts = getattr(stage, "experts", None)
     if experts and experts.freeze_router:
@@ -108,8 +105,8 @@ def trained(shapes: Shapes, lora: LoraConfig | None, stage: Stage) -> Trained:
     inner = [shape for n, shape in mine.items() if len(shape) == 2 and "embed" not in n and "lm_head" not in n]
     text, tower = adapted_parts(added)
     return Trained(
-        text=text,
-        tower=tower,
+        adapted_text=text,
+        adapted_tower=tower,
         whole=whole,
         adapters=sum(map(math.prod, added.values())),
         nf4=sum(nf4),
