@@ -7,6 +7,7 @@ import pytest
 from mmrl_rendering import html
 from mmrl_rendering.html import Refused
 from mmrl_rendering.task import Pages
+from PIL import Image
 
 from mmrl import Case, UserError
 from mmrl.api.processes import sandbox
@@ -59,6 +60,39 @@ def test_without_a_browser_the_task_says_what_to_install(monkeypatch):
             Pages()
     finally:
         html.browser.cache_clear()
+
+
+@pytest.fixture
+def hanging(tmp_path, monkeypatch):
+    """A function: let a program be the browser that hangs for so many starts and then shows a red page. Counts its starts."""
+
+    def hang(starts):
+        Image.new("RGB", (112, 84), "red").save(tmp_path / "red.png")
+        program = tmp_path / "browser"
+        program.write_text(
+            f"#!/bin/sh\necho >> {tmp_path}/starts\n[ $(wc -l < {tmp_path}/starts) -gt {starts} ] || sleep 60\n"
+            f'for word; do case $word in --screenshot=*) cp {tmp_path}/red.png "${{word#--screenshot=}}";; esac; done\n'
+        )
+        program.chmod(0o755)
+        monkeypatch.setattr(html, "browser", lambda: str(program))
+        monkeypatch.setattr(html, "DEADLINE_S", 1.0)
+        html._shown.cache_clear()
+        return lambda: len((tmp_path / "starts").read_text())
+
+    yield hang
+    html._shown.cache_clear()
+
+
+def test_a_browser_that_hangs_is_started_again_as_its_page_is_not_to_blame(hanging):
+    starts = hanging(1)
+    assert html.render(PAGE, (112, 84)).getpixel((5, 5)) == (255, 0, 0) and starts() == 2
+
+
+def test_a_page_that_is_never_shown_is_refused(hanging):
+    starts = hanging(5)
+    with pytest.raises(Refused, match="the browser took more than 1 s, 2 times"):
+        html.render(PAGE, (112, 84))
+    assert starts() == html.STARTS
 
 
 @needs_browser
