@@ -145,27 +145,6 @@ class Step:
         advantages = torch.randn(len(rollouts), generator=torch.Generator().manual_seed(number))
         return pack(rollouts, Credit(advantages=advantages), self.policy, shared_prefix=True, budget=self.args.budget)
 
-    def compiled(self) -> dict[str, Any]:
-        """Seconds of an update without and with compiled layers: `first`, which also compiles, and the median of three rounds, in
-        turn. `failures`: of kinds of layers."""
-        batch = self.packed(self.sample(self.args.tokens, 0), 0)
-        rows: dict[str, list[float]] = {"eager": [], "compiled": []}
-        before = self.learner.train
-        for _ in range(4):
-            for name, seconds in rows.items():
-                self.learner.train = before.model_copy(update={"compile": name == "compiled"})
-                seconds.append(clock(self.policy, lambda: self.learner.update([batch], 0))[1])
-                print(f"{name} update: {seconds[-1]:.3f} s", file=sys.stderr, flush=True)
-        self.learner.train = before
-        kinds = {type(layer) for layer in repeated_layers(self.policy.model)}
-        medians = {name: statistics.median(seconds[1:]) for name, seconds in rows.items()}
-        return {
-            "first_s": {name: round(seconds[0], 4) for name, seconds in rows.items()},
-            "median_s": {name: round(seconds, 4) for name, seconds in medians.items()},
-            "ratio": round(medians["eager"] / medians["compiled"], 3),
-            "failures": {kind.__name__: failure for kind in kinds if (failure := kind_of(kind).failure)},
-        }
-
     def profile(self, tokens: int = 8) -> dict[str, list[dict[str, Any]]]:
         """The costliest kernels of sampling a few tokens, and of the update on them; as text in the file for profiles."""
         rollouts: list[Any] = []
@@ -191,6 +170,27 @@ def kernels(policy: VLM, title: str, work: Callable[[], Any]) -> list[dict[str, 
     found = [(row.key[:80], row.count, getattr(row, spent)) for row in rows[:KERNELS]]
     shown = [{"name": n, "calls": c, "ms": round(us / 1e3, 2), "share": round(us / whole, 3)} for n, c, us in found]
     return [{"all_ms": round(whole / 1e3, 1), "wall_ms": round(seconds * 1e3, 1)}, *shown]
+
+
+def compiled(policy: VLM, learner: Learner, update: Callable[[], Any]) -> dict[str, Any]:
+    """Seconds of an update without and with compiled layers: `first_s`, which also compiles, and the median of three rounds, in
+    turn. `failures`: of kinds of layers."""
+    rows: dict[str, list[float]] = {"eager": [], "compiled": []}
+    before = learner.train
+    for _ in range(4):
+        for name, seconds in rows.items():
+            learner.train = before.model_copy(update={"compile": name == "compiled"})
+            seconds.append(clock(policy, update)[1])
+            print(f"{name} update: {seconds[-1]:.3f} s", file=sys.stderr, flush=True)
+    learner.train = before
+    kinds = {type(layer) for layer in repeated_layers(policy.model)}
+    medians = {name: statistics.median(seconds[1:]) for name, seconds in rows.items()}
+    return {
+        "first_s": {name: round(seconds[0], 4) for name, seconds in rows.items()},
+        "median_s": {name: round(seconds, 4) for name, seconds in medians.items()},
+        "ratio": round(medians["eager"] / medians["compiled"], 3),
+        "failures": {kind.__name__: failure for kind in kinds if (failure := kind_of(kind).failure)},
+    }
 
 
 def lowering(
@@ -240,7 +240,8 @@ def measured(args: argparse.Namespace, found: dict[str, Any]) -> None:
         keep(found)
     found["warm_up_s"] = {name: round(value, 3) for name, value in rows[0].items()}
     if args.compile:
-        found["compile"] = step.compiled()
+        batch = step.packed(step.sample(args.tokens, 0), 0)
+        found["compile"] = compiled(policy, step.learner, lambda: step.learner.update([batch], 0))
         keep(found)
     if not args.no_profile:
         try:

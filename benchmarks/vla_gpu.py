@@ -2,7 +2,7 @@
 part.
 
     python benchmarks/vla_gpu.py [--size 3b|7b|tiny] [--environments 64] [--episode 20] [--decoding one-by-one|parallel]
-        [--chunk 1] [--pixels 224] [--steps 3] [--lanes 1] [--checkpointing] [--no-profile] [--streams]
+        [--chunk 1] [--pixels 224] [--steps 3] [--lanes 1] [--checkpointing] [--no-profile] [--streams] [--compile]
 
 LoRA of rank 32 in all parts, the embedded table as the simulator, one episode per environment and step, an update of 32
 mini-batches, without gradient checkpointing. If memory runs out, that is switched on, then the calls of a forward pass
@@ -12,6 +12,8 @@ one JSON object.
 
 `--streams` then times episodes alone, in turn: in one lane, in two with simulator and policy on one CUDA stream, and in two with
 a stream of its own for the policy (`streams`: environment steps per second of each, and how many times the second the last is).
+`--compile` then runs updates on the same episodes without and with `train.compile`, in turn: an update of so short rows starts
+kernels for longer than they compute (README.md).
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ from mmrl.train.update.learner import Learner
 from mmrl.train.update.pack_trajectories import pack_trajectories
 from mmrl.train.update.packer import PackOptions
 from on_device import EVERYWHERE, SIZES, name_of, weights_made
-from step_gpu import clock, kernels, lowering
+from step_gpu import clock, compiled, kernels, lowering
 
 
 class Episodes:
@@ -141,6 +143,10 @@ def measured(args: argparse.Namespace, found: dict[str, Any]) -> None:
         keep(found)
     if args.streams:
         streams(step, found)
+    if args.compile:
+        episodes = step.collect(0)
+        found["compile"] = compiled(step.policy.vlm, step.learner, lambda: step.update(episodes, 0))
+        keep(found)
     if not args.no_profile:
         rollouts: list[Any] = []
         found["kernels"] = {"collect": kernels(step.policy, "episodes", lambda: rollouts.extend(step.collect(99)))}
@@ -171,6 +177,7 @@ def main() -> None:
     parser.add_argument("--checkpointing", action="store_true", help="compute activations again in the backward pass")
     parser.add_argument("--no-profile", action="store_true", help="leave out the costliest kernels")
     parser.add_argument("--streams", action="store_true", help="time episodes with and without a stream of the policy's own")
+    parser.add_argument("--compile", action="store_true", help="time updates without and with compiled layers")
     for name, default in dict(
         environments=64, episode=20, chunk=1, pixels=224, steps=3, lanes=1, minibatches=32, calls=32
     ).items():
