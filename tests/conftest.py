@@ -13,31 +13,9 @@ from pathlib import Path
 
 import pytest
 
-import fork_server
 import forked
-import long_tests
-import working_folder
 from mmrl.api import processes
 from mmrl.registry.plugins import _registry
-
-CI_LINES = 12
-"""Last lines of a failure that are told at once."""
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    for hooks in (long_tests, working_folder):  # hooks of this file aren't asked about tests of plugins/ and sims/
-        config.pluginmanager.register(hooks)
-    fork_server.prepare()  # here, so that the processes of pytest-xdist share one
-    forked.fork_children()
-
-
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """On CI, tell of a failure when it happens, so that a run that is cut off has said what failed."""
-    if report.failed and "CI" in os.environ and "PYTEST_XDIST_WORKER" not in os.environ:
-        said = str(report.longrepr).splitlines()
-        print(
-            "", f"FAILED {report.nodeid} after {report.duration:.0f} s ({report.when})", *said[-CI_LINES:], sep="\n", flush=True
-        )
 
 
 def pytest_collection() -> None:

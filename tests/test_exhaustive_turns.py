@@ -1,6 +1,7 @@
 """Whose turn it is among the tests that CI leaves out, and what is written of those that ran."""
 
 import json
+import subprocess
 
 import pytest
 
@@ -130,10 +131,11 @@ REPORT = '<testsuites><testsuite name="pytest" errors="1" failures="2" skipped="
         (REPORT, 1, (4, 3, 3)),
         (REPORT.replace('"1"', '"0"').replace('"2"', '"0"'), 0, (7, 0, 3)),
         ("", -9, (0, 1, 0)),
-        ("", 5, (0, 0, 0)),
+        ("", 5, (0, 1, 0)),
+        ('<testsuite errors="0" failures="0" skipped="1" tests="1"></testsuite>', 5, (0, 0, 1)),
         (REPORT.replace('"1"', '"0"').replace('"2"', '"0"'), 3, (7, 1, 3)),
     ],
-    ids=["failures and errors", "all passed", "killed", "none", "a crash after the tests"],
+    ids=["failures and errors", "all passed", "killed", "none", "a skipped file", "a crash after the tests"],
 )
 def test_counts_are_those_of_the_report_and_a_process_that_dies_has_failed(report, code, counts):
     assert outcome(report, code, "said") == (*counts, "said")
@@ -149,6 +151,13 @@ def test_exhaustive_tests_run_and_others_do_not(tmp_path):
     )
     found = exhaustive_turns.run(str(file))
     assert found[:3] == (2, 1, 0) and "assert 3 < 3" in found.said
+
+
+@pytest.mark.slow  # it starts pytest
+def test_those_of_a_plugin_are_found_where_only_its_file_is_named():
+    command = [*exhaustive_turns.PYTEST, "--collect-only", "plugins/grounding/tests/test_verifiers.py"]
+    done = subprocess.run(command, cwd=exhaustive_turns.ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
 
 
 @pytest.mark.parametrize(("failed", "status"), [([], None), (["tests/a.py", "tests/b.py"], "failed: tests/a.py tests/b.py")])

@@ -140,55 +140,19 @@ def compose(spec: AlgorithmSpec, settings: Mapping[str, Any], max_tokens: int = 
     lender = _lender(spec, settings.pop("loss", spec.id))
     share = settings.pop("entropy_share", 1.0)
     advantage, loss = functions_of(spec)[0], functions_of(lender)[1]
-    if not signals_of(advantage):
-        raise PluginError(f"{what}: its advantage takes no signal: name its arguments after signals, such as rewards_N, groups_N")
-    if not signals_of(loss):
-        raise PluginError(f"{what}: its loss must take one argument, the LossInputs, and keyword-only settings after *")
-    for name in signals_of(loss)[1:]:
-        if name not in MEASURED:
-            raise PluginError(
-                f"{what}: its loss must take one argument, the LossInputs, and keyword-only settings after *; besides it may "
-                f"take {', '.join(MEASURED)}, but not {name!r}"
-            )
+    _check_arguments(what, advantage, loss)
     own = {name: {**lender.options, **settings}.get(name, getattr(lender, name)) for name in ("normalise", "constant")}
     both, lent = ((spec, advantage), (lender, loss)), lender is not spec
     options, bounds = ([_part(getattr(s, field), f, lent) for s, f in both] for field in ("options", "bounds"))
-    accepted = [*(name for _, f in both for name in settings_of(f)), *own]
-    for name in {**options[0], **options[1], **settings}:
-        if name not in accepted:
-            known = [*accepted, *OF_ALL]
-            theirs = "; ".join(called_here(name, "stages.settings", settings.get(name)))
-            hint = f" W{theirs[1:]}." if theirs else did_you_mean(name, known)
-            hint = " It is a key of the stage, not of settings." if name in RlStage.model_fields else hint
-            raise UserError(f"{what} has no setting {name!r}.{hint} It accepts: {', '.join(known)}")
-        if lent and name in settings and all(name in settings_of(f) for _, f in both):
-            raise UserError(
-                f"{what}: {name} is a setting of its advantage and another one of the loss of {lender.id!r}: leave it out, and "
-                "each keeps its own"
-            )
-    parts = []
-    for (_, function), usual, limits in zip(both, options, bounds, strict=True):
-        mine = {k: v for k, v in {**usual, **settings}.items() if k in settings_of(function)}
-        check_options(what, function, mine, skip=len(signals_of(function)))
-        for k, v in mine.items():
-            _check_kind(what, k, v, settings_of(function)[k])
-        for k, default in settings_of(function).items():
-            if k in limits and isinstance(default, str | bool):
-                raise PluginError(
-                    f"{what}: its bounds are for numbers, and the setting {k!r} is {default!r} by default: drop them"
-                )
-        parts.append(mine)
-    if own["normalise"] not in get_args(Normalise):
-        theirs = "; ".join(names_here(str(own["normalise"])))
-        choices = ", ".join(get_args(Normalise))
-        raise UserError(f"{what}: normalise = {own['normalise']!r} is not one of {choices}{f': {theirs}' if theirs else ''}")
-    constant = max_tokens if own["constant"] is None else own["constant"]
-    if not is_finite(constant) or not 0 < constant <= LARGEST:
-        raise UserError(f"{what}: constant = {constant!r} must be a number above 0")
-    if own["normalise"] != "constant" and "constant" in settings:
-        raise UserError(
-            f'{what}: constant = {own["constant"]!r} has no effect without normalise = "constant": set that, or drop constant'
-        )
+    accepted = [*settings_of(advantage), *settings_of(loss), *own]
+    _check_names(what, {**options[0], **options[1]}, settings, accepted)
+    if lent:
+        _check_once(what, settings, advantage, loss, lender.id)
+    of_advantage, of_loss = (
+        _settings_for(what, function, {**usual, **settings}, limits)
+        for (_, function), usual, limits in zip(both, options, bounds, strict=True)
+    )
+    constant = _constant(what, own["normalise"], own["constant"], max_tokens, "constant" in settings)
     needs, measured = signals_of(advantage), signals_of(loss)[1:]
     _check_share(what, share, measured)
     for name in needs:
@@ -199,18 +163,87 @@ def compose(spec: AlgorithmSpec, settings: Mapping[str, Any], max_tokens: int = 
             )
     return Algorithm(
         id=spec.id,
-        advantage=partial(advantage, **parts[0]),
+        advantage=partial(advantage, **of_advantage),
         needs=needs,
-        loss=partial(loss, **parts[1]),
+        loss=partial(loss, **of_loss),
         loss_needs=measured,
         tokens=frozenset.intersection(
             tokens_of(advantage), tokens_of(loss), *map(measured_of, measured), *([DISCRETE] if share < 1 else [])
         ),
         normalise=own["normalise"],
-        constant=float(constant),
+        constant=constant,
         entropy_share=float(share),
         bounds=bounds[1] | bounds[0],
     )
+
+
+def _check_arguments(what: str, advantage: Callable[..., Any], loss: Callable[..., Any]) -> None:
+    """Raise PluginError for an advantage without signals, or a loss with other arguments than a loss has."""
+    if not signals_of(advantage):
+        raise PluginError(f"{what}: its advantage takes no signal: name its arguments after signals, such as rewards_N, groups_N")
+    if not signals_of(loss):
+        raise PluginError(f"{what}: its loss must take one argument, the LossInputs, and keyword-only settings after *")
+    for name in signals_of(loss)[1:]:
+        if name not in MEASURED:
+            raise PluginError(
+                f"{what}: its loss must take one argument, the LossInputs, and keyword-only settings after *; besides it may "
+                f"take {', '.join(MEASURED)}, but not {name!r}"
+            )
+
+
+def _check_names(what: str, options: Mapping[str, Any], settings: Mapping[str, Any], accepted: Sequence[str]) -> None:
+    """Raise UserError for an option of a spec, or a setting of a run file, that isn't accepted."""
+    for name in {**options, **settings}:
+        if name not in accepted:
+            known = [*accepted, *OF_ALL]
+            theirs = "; ".join(called_here(name, "stages.settings", settings.get(name)))
+            hint = f" W{theirs[1:]}." if theirs else did_you_mean(name, known)
+            hint = " It is a key of the stage, not of settings." if name in RlStage.model_fields else hint
+            raise UserError(f"{what} has no setting {name!r}.{hint} It accepts: {', '.join(known)}")
+
+
+def _check_once(
+    what: str, settings: Mapping[str, Any], advantage: Callable[..., Any], loss: Callable[..., Any], lender: str
+) -> None:
+    """Raise UserError for a setting that an advantage and the loss of another algorithm, the lender, both have."""
+    for name in settings:
+        if name in settings_of(advantage) and name in settings_of(loss):
+            raise UserError(
+                f"{what}: {name} is a setting of its advantage and another one of the loss of {lender!r}: leave it out, and "
+                "each keeps its own"
+            )
+
+
+def _settings_for(
+    what: str, function: Callable[..., Any], given: Mapping[str, Any], limits: Mapping[str, Bounds]
+) -> dict[str, Any]:
+    """Those of these settings that a function has. Raises UserError or PluginError for wrong ones. limits: their bounds."""
+    known = settings_of(function)
+    mine = {name: value for name, value in given.items() if name in known}
+    check_options(what, function, mine, skip=len(signals_of(function)))
+    for name, value in mine.items():
+        _check_kind(what, name, value, known[name])
+    for name, default in known.items():
+        if name in limits and isinstance(default, str | bool):
+            raise PluginError(
+                f"{what}: its bounds are for numbers, and the setting {name!r} is {default!r} by default: drop them"
+            )
+    return mine
+
+
+def _constant(what: str, normalise: Any, given: Any, max_tokens: int, named: bool) -> float:
+    """What a loss is divided by with `normalise = "constant"`. Raises UserError for settings that can't be. given: None for
+    max_tokens. named: whether the run file sets it."""
+    if normalise not in get_args(Normalise):
+        theirs = "; ".join(names_here(str(normalise)))
+        choices = ", ".join(get_args(Normalise))
+        raise UserError(f"{what}: normalise = {normalise!r} is not one of {choices}{f': {theirs}' if theirs else ''}")
+    constant = max_tokens if given is None else given
+    if not is_finite(constant) or not 0 < constant <= LARGEST:
+        raise UserError(f"{what}: constant = {constant!r} must be a number above 0")
+    if normalise != "constant" and named:
+        raise UserError(f'{what}: constant = {given!r} has no effect without normalise = "constant": set that, or drop constant')
+    return float(constant)
 
 
 def _lender(spec: AlgorithmSpec, id: Any) -> AlgorithmSpec:

@@ -29,15 +29,16 @@ def evidence_weighted(
     A token has A ((1 - w) + w clip(e, 1 - weight_clip, 1 + weight_clip)), where e is its probability with the answer in the
     prompt over that without if A > 0, and the inverse if A < 0. The sign of A stays, since e is positive.
 
-    rewards_N: float, NaN if the score failed. groups_N: int64. The next two float, mask_NT bool: trained tokens. progress_N:
-    0..1. weight: w at the beginning of the stage, the share of a token's advantage that is multiplied by its ratio of
-    probabilities with and without the answer. last_weight: this share at the stage's end, linear in between. weight_clip: the
-    ratio is clipped at 1 - weight_clip and 1 + weight_clip. only_negative: leave rollouts with a positive advantage as they are.
+    rewards_N: float, NaN if the score failed. groups_N: int64. The next two float, mask_NT bool: trained tokens. told_logprobs_NT
+    is NaN in rollouts whose prompt has no gold completion, which have the advantage A. progress_N: 0..1. weight: w at the
+    beginning of the stage, the share of a token's advantage that is multiplied by its ratio of probabilities with and without the
+    answer. last_weight: this share at the stage's end, linear in between. weight_clip: the ratio is clipped at 1 - weight_clip
+    and 1 + weight_clip. only_negative: leave rollouts with a positive advantage as they are.
 
     Returns float32 [N, T]: 0 for tokens that aren't trained, NaN in rollouts whose reward is NaN.
     """
     advantage_N1 = group_relative(rewards_N, groups_N).double()[:, None]
-    evidence_NT = (advantage_N1.sign() * (told_logprobs_NT.double() - logprobs_NT.double())).exp()
+    evidence_NT = (advantage_N1.sign() * (told_logprobs_NT.double() - logprobs_NT.double())).exp().nan_to_num(1.0)
     mixed_N1 = (weight + (last_weight - weight) * progress_N.double())[:, None]
     if only_negative:
         mixed_N1 = mixed_N1.where(advantage_N1 < 0, 0.0)
@@ -62,13 +63,14 @@ def gated(
 
     The gate is the sigmoid of sharpness times a token's log-probability with the answer in the prompt less that without. GRPO's
     loss plus told_weight times SDAR's, the mean over tokens of gate times that difference, has this gradient at the first update
-    of a step; in later ones the gate stays and the ratio's bounds hold for both.
+    of a step; in later ones the gate stays and the ratio's bounds hold for both. Without a gold completion nobody knows better,
+    and the gate is closed.
 
     The first five as in `evidence_weighted`. told_weight: what a token gains whose gate is wide open. sharpness: 0 gives all
     tokens the same, one half of told_weight.
 
     Returns float32 [N, T]: 0 for tokens that aren't trained, NaN in rollouts whose reward is NaN.
     """
-    gate_NT = (sharpness * (told_logprobs_NT.double() - logprobs_NT.double())).sigmoid()
+    gate_NT = (sharpness * (told_logprobs_NT.double() - logprobs_NT.double())).sigmoid().nan_to_num(0.0)
     found_NT = group_relative(rewards_N, groups_N).double()[:, None] + told_weight * gate_NT
     return found_NT.where(mask_NT | rewards_N.isnan()[:, None], 0.0).float()

@@ -199,7 +199,7 @@ class Signals:
     @functools.cached_property
     def told_logprobs_NT(self) -> torch.Tensor:
         """float64; log-probability of each token under the policy before the update, had its prompt told the answer: with the
-        task's hint, the whole gold completion. Costs one more forward pass."""
+        task's hint, the whole gold completion. NaN in rollouts whose prompt has none. Costs one more forward pass."""
         return self._measured["told"].double().cpu()
 
     @functools.cached_property

@@ -6,6 +6,7 @@ import difflib
 import math
 import numbers
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any, Self, TypeGuard
 
 LONGEST = 2000
@@ -71,6 +72,15 @@ def display_path(path: object) -> str:
     return line if len(line) <= 200 else f"...{line[-197:]}"
 
 
+def check_path(path: object) -> str:
+    """What to do about a path that leads nowhere, for the end of a message: `check the path`, of a relative one with the folder
+    that it is relative to."""
+    with contextlib.suppress(OSError, RuntimeError, ValueError):  # the folder is gone; no home folder; a null byte
+        if not Path(str(path)).expanduser().is_absolute():
+            return f"check the path, which is relative to {display_path(Path.cwd())}"
+    return "check the path"
+
+
 class PluginError(UserError):
     """A part of a plugin can't be used. The command line also prints the traceback of `__cause__`, if there is one, for the
     plugin's author."""
@@ -100,7 +110,7 @@ def plugin_errors(what: str) -> Iterator[None]:
     except (UserError, EnvironmentFailed):
         raise
     except (Exception, SystemExit) as error:
-        raise PluginError(f"{what} raised {type(error).__name__}: {shorten(error)[:300]}") from error
+        raise PluginError(f"{what} raised {type(error).__name__}: {shorten(error, 300)}") from error
 
 
 def is_finite(value: Any) -> TypeGuard[float]:
@@ -111,11 +121,15 @@ def is_finite(value: Any) -> TypeGuard[float]:
         return False
 
 
-def shorten(error: BaseException, most: int = 0) -> str:
-    """The message of an exception, without line breaks. most: characters at most, 0 for any number; a longer one ends with its
-    last whole word that fits, and …"""
+def shorten(error: BaseException | str, most: int = 0) -> str:
+    """The message of an exception, or a text, without line breaks. most: characters at most, 20 or more; 0 for any number. Of a
+    longer message words of its middle are left out: it says first what is wrong, and last what to do."""
     text = " ".join(str(error).split())
     if not most or len(text) <= most:
         return text
-    end = text.rfind(" ", 0, most)
-    return f"{text[: end if end > 0 else most - 1]}…"
+    tail = most // 3
+    head = most - tail - len(" … ")
+    start, end = text[: head + 1].rpartition(" ")[0], text[-tail - 1 :].partition(" ")[2]
+    # a word that is longer than half of the room, such as a path, is cut
+    start = start if len(start) >= head // 2 else text[:head]
+    return f"{start} … {end if len(end) >= tail // 2 else text[-tail:]}"

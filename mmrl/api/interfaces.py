@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
@@ -49,6 +49,11 @@ class Task:
         The same split and seed give the same items, in the same order, on every machine.
         """
         raise NotImplementedError(f"{type(self).__name__} must define prompts(split, seed)")
+
+    def prompt_sets(self, split: str, seed: int) -> Sequence[Hashable] | None:
+        """The set of each of these prompts, in their order, where `summarise` has a figure of whole sets, such as all questions
+        about a picture: an evaluation draws whole sets. None, the default: it draws single prompts."""
+        return None
 
     def gold(self, prompt: Prompt) -> str:
         """A completion that deserves the highest score; SFT imitates it and `mmrl check` scores it. By default the answer. A task

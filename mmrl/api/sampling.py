@@ -251,7 +251,8 @@ class SamplingRule:
     """The rule needs this many times the prompts of a step."""
     longest_continued: int = 0
     """Tokens at most of an answer that the rule lets go on with `StepSampler.go_on`, with those that it begins with; 0 if it lets
-    none go on, or none beyond the task's limit. A run file with a lower limit gets a warning before the run."""
+    none go on, or none beyond the task's limit. A run file with a lower limit gets a warning before the run, and `mmrl plan`
+    counts all answers with as many."""
     leaves_out: bool = False
     """The rule may leave groups out; the share of those groups is then reported as a metric."""
     revision: int | None = None
@@ -283,7 +284,7 @@ class SamplingRule:
 
     def state(self) -> Mapping[str, torch.Tensor]:
         """What the rule has learned or remembers, for checkpoints; empty by default. Called after each step; the tensors are
-        copied."""
+        copied. Of several learner processes the first one's is kept, with which all of them go on."""
         return {}
 
     def load_state(self, tensors: Mapping[str, torch.Tensor]) -> None:

@@ -3,13 +3,14 @@
 import functools
 import math
 import statistics
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
 
 Z = 1.959963984540054
 """The normal quantile of a two-sided 95% interval."""
 
 
-def wilson(successes: float, n: int, z: float = Z) -> tuple[float, float]:
+def wilson(successes: float, n: float, z: float = Z) -> tuple[float, float]:
     """The Wilson score interval (1927) of a proportion: (low, high) within 0..1; (0, 1) if n is 0."""
     if n == 0:
         return 0.0, 1.0
@@ -19,13 +20,31 @@ def wilson(successes: float, n: int, z: float = Z) -> tuple[float, float]:
     return 0.0 if p <= 0 else max(0.0, middle - half), 1.0 if p >= 1 else min(1.0, middle + half)  # exact at the ends
 
 
-def mean_interval(values: Sequence[float]) -> tuple[float, float]:
-    """The 95% interval of the mean of independent values, by Student's t: (low, high); infinite for fewer than two values."""
-    if len(values) < 2:
+def mean_interval(values: Sequence[float], sets: Sequence[Hashable] | None = None) -> tuple[float, float]:
+    """The 95% interval of the mean, by Student's t: (low, high); infinite for fewer than two values, or sets. sets: the set of
+    each value, where values of a set may be alike and sets are independent; by default all values are independent."""
+    count = len(values if sets is None else {*sets})
+    if count < 2:
         return -math.inf, math.inf
     mean = statistics.fmean(values)
-    half = student(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
+    half = student(count - 1) * statistics.stdev(values) / math.sqrt(effective_count(values, sets))
     return mean - half, mean + half
+
+
+def effective_count(values: Sequence[float], sets: Sequence[Hashable] | None) -> float:
+    """The number of independent values whose mean varies as much as that of these: their number over Kish's design effect, with
+    the clustered variance (Miller 2024, Adding error bars to evals, arXiv 2411.00640, section 2.2), times C / (C - 1) for C sets.
+    At most `len(values)`; the number of sets if all values are the same. values: at least one. sets: see `mean_interval`."""
+    if sets is None:
+        return len(values)
+    n, mean, sums = len(values), statistics.fmean(values), defaultdict[Hashable, float](float)
+    for value, one in zip(values, sets, strict=True):
+        sums[one] += value - mean
+    count, spread = len(sums), math.fsum((value - mean) ** 2 for value in values)
+    if count < 2 or min(values) == max(values):
+        return count
+    clustered = count / (count - 1) * math.fsum(total**2 for total in sums.values())
+    return n / max(1.0, clustered * (n - 1) / (n * spread))
 
 
 @functools.lru_cache(maxsize=256)

@@ -34,7 +34,7 @@ def use_flash_attention(device: str) -> bool:
         apart = differences(device)
         why = "" if all(by <= BOUND for by in apart.values()) else f"they differ from exact attention: {apart}"
     except Exception as error:  # noqa: BLE001  a package of another version may fail in any way
-        why = f"{type(error).__name__}: {shorten(error)[:200]}"
+        why = f"{type(error).__name__}: {shorten(error, 200)}"
     if why:
         attention.restore_flash_attention_impl(_raise_warn=False)
         warnings.warn(

@@ -19,6 +19,7 @@ import torch
 from torch import distributed
 
 from mmrl.api.errors import UserError
+from mmrl.compute import rank_errors
 from mmrl.compute.crossing import Fault
 from mmrl.compute.processes import LAUNCHED, RANK_LOST_EXIT_CODE
 
@@ -34,6 +35,10 @@ COLLECTIVE_TIMEOUT = datetime.timedelta(hours=4)
 once."""
 LEAVING_S = 30.0
 """Seconds that a rank waits at its end for the others to end too."""
+CLOSED = "another rank has closed its sampler"
+"""What a sampler's thread raises as a RuntimeError if the others won't sample with it."""
+LOOK = datetime.timedelta(seconds=1)
+"""Between two looks of a rank that waits for the others: has one of them told an error?"""
 _groups: dict[str, Any] = {}
 """Purpose -> process group for objects. Each thread has its own group, so that collectives of different threads don't mix."""
 _thread = threading.local()
@@ -105,17 +110,42 @@ def all_gather_object(own: T) -> list[T]:
     if not _is_one_of_several():
         return [own]
     objects: list[Any] = [None] * world_size()
-    purpose, started = getattr(_thread, "purpose", "main"), time.perf_counter()
+    started = time.perf_counter()
     collects = gc.isenabled()
     gc.disable()  # it would scan the objects that were unpickled so far again and again
     try:
-        distributed.all_gather_object(objects, own, group=_groups.get(purpose))
+        meet()
+        distributed.all_gather_object(objects, own, group=_group())
     finally:
         if collects:
             gc.enable()
-    if purpose == "main":
+    if _purpose() == "main":
         _waited[0] += time.perf_counter() - started
     return objects
+
+
+def _purpose() -> str:
+    return getattr(_thread, "purpose", "main")
+
+
+def _group() -> Any:
+    """The process group of this thread's objects; None, for the default one, outside of `process_group`."""
+    return _groups.get("ending" if _purpose() == "main" and _left == [True] else _purpose())
+
+
+def meet(group: Any = None) -> None:
+    """Wait until all ranks are here, or those of a group whose tensors are on the CPU. Raises an error that a rank has told
+    meanwhile (`mmrl.compute.rank_errors`), which won't come. Call it before work whose collectives are of tensors."""
+    if not _is_one_of_several():
+        return
+    group = group or _group()
+    meeting = distributed.all_reduce(torch.zeros(1), group=group, async_op=True)  # a barrier, but never of GPUs
+    while not meeting.is_completed():
+        with contextlib.suppress(RuntimeError):  # it takes longer; errors of the collective itself are raised below
+            meeting.wait(LOOK)
+        if not meeting.is_completed() and not _left:  # at their end all ranks know it
+            rank_errors.raise_told()
+    meeting.wait()
 
 
 def run_and_gather(work: Callable[[], T]) -> list[T]:
@@ -231,8 +261,9 @@ def process_group(on_gpu: bool = True) -> Iterator[None]:
     """Inside the block, the processes that torchrun, `mmrl.compute.processes` or Ray started are connected. on_gpu: each takes
     one of its machine's GPUs, if there are any.
 
-    If all ranks end by a UserError, only the first one raises it, and the others exit without a message. Raises RankLost if the
-    other ranks died or can't be reached.
+    A UserError of one rank is shared (`mmrl.compute.rank_errors`): all ranks end by it, only the first one raises it, and the
+    others exit without a message. If the others can't come to the end, the rank that met the error raises it too. Raises RankLost
+    if the other ranks died or can't be reached.
     """
     if not distributed.is_available() or (not distributed.is_initialized() and _started() < 2):
         yield
@@ -244,14 +275,19 @@ def process_group(on_gpu: bool = True) -> Iterator[None]:
         ("main", COLLECTIVE_TIMEOUT),
         ("ahead", COLLECTIVE_TIMEOUT),
         ("weights", COLLECTIVE_TIMEOUT),
+        ("ending", COLLECTIVE_TIMEOUT),  # for objects of the main thread: in "main" a rank may still be waited for
         ("leaving", datetime.timedelta(seconds=LEAVING_S)),
     ):
         _groups[purpose] = distributed.new_group(backend="gloo", timeout=patience)
     _left.clear()
+    rank_errors.begin()
     try:
-        yield
-    except UserError:
-        if all_ranks_ending() and not is_first():
+        with rank_errors.shared_errors():
+            yield
+    except UserError as error:
+        ending = all_ranks_ending()
+        said = LAUNCHED in os.environ and rank_errors.is_heard(error)  # by the rank that met it, on the same terminal
+        if said if not ending else not is_first():
             raise SystemExit(2) from None
         raise
     except RuntimeError as error:  # torch raises it if the other ranks can't be reached
@@ -300,7 +336,8 @@ def _begin(device: torch.device | None) -> None:
 def _is_of_others(error: RuntimeError) -> bool:
     text = str(error)
     return isinstance(error, distributed.DistBackendError) or any(
-        part in text for part in ("Connection closed by peer", "Connection reset by peer", "gloo", "NCCL", "Timed out waiting")
+        part in text
+        for part in ("Connection closed by peer", "Connection reset by peer", "gloo", "NCCL", "Timed out waiting", CLOSED)
     )
 
 

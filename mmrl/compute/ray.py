@@ -63,7 +63,7 @@ def start_local_ray(what: str, cpus: int, gpus: Sequence[str] | None = None) -> 
         raise
     except Exception as error:
         raise UserError(
-            f"{what}: Ray can't start here: {shorten(error)[:300]}: see /tmp/ray/session_latest/logs, or free memory and disk"
+            f"{what}: Ray can't start here: {shorten(error, 300)}: see /tmp/ray/session_latest/logs, or free memory and disk"
         ) from error
     return ray
 

@@ -41,6 +41,7 @@ class Team:
     def gather_object(self, own: T) -> list[T]:
         """The objects of all members, in their order. own: plain data and tensors on the CPU."""
         found: list[Any] = [None] * self.size
+        ranks.meet(self.host)
         distributed.all_gather_object(found, own, group=self.host)
         return found
 

@@ -16,22 +16,22 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from mmrl.api.errors import UserError
+from mmrl.api.errors import UserError, check_path
 from mmrl.api.settings import parse_value
 from mmrl.config.foreign_names import names_here
 from mmrl.config.sections import STAGES, RunConfig
-from mmrl.config.unknown import describe_unknown_key
+from mmrl.config.unknown import OptionNames, describe_unknown_key, no_names
 
 
-def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
+def load_config(path: str | Path, overrides: Sequence[str] = (), option_names: OptionNames = no_names) -> RunConfig:
     """Read and check a run file.
 
     overrides: `a.b=value` strings; list items are addressed by index (`stages.0.steps=5`; -1 is the last), values are TOML or
-    plain text.
+    plain text. option_names: tells the options of a task or a rule, for the error about a key that is none of its section.
 
     Raises UserError with the file, the key and what to do.
     """
-    return parse_config(read_toml(path), overrides, where=str(path))
+    return parse_config(read_toml(path), overrides, where=str(path), option_names=option_names)
 
 
 MAX_FILE = 2**20
@@ -50,11 +50,13 @@ def read_toml(path: str | Path) -> dict[str, Any]:
             raise UserError(f"run file {path} has {about.st_size:,} bytes, at most {MAX_FILE:,} are read: give a run file")
         text = path.read_bytes()
     except FileNotFoundError:
-        raise UserError(f"run file {path} does not exist: check the path, or write one (docs/run-files.md)") from None
+        raise UserError(f"run file {path} does not exist: {check_path(path)}, or write one (docs/run-files.md)") from None
     except OSError as err:
         raise UserError(f"run file {path} can't be read: {err.strerror}: check its path and permissions") from None
     except ValueError:  # a null byte or half a surrogate pair; each Python says so in words of its own
         raise UserError(f"run file {path} can't be read: its name has a character that no path can have: check it") from None
+    if not text.strip():
+        raise UserError(f"run file {path} is empty: write one (docs/run-files.md)")
     try:
         return tomllib.loads(text.decode("utf-8-sig"))
     except UnicodeDecodeError as err:
@@ -63,7 +65,9 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         raise UserError(f"run file {path} is not valid TOML: {err}: correct that line") from None
 
 
-def parse_config(data: Mapping[str, Any], overrides: Sequence[str] = (), where: str = "run file") -> RunConfig:
+def parse_config(
+    data: Mapping[str, Any], overrides: Sequence[str] = (), where: str = "run file", option_names: OptionNames = no_names
+) -> RunConfig:
     """Check plain data against the schema; see `load_config`."""
     tree = None
     try:
@@ -74,7 +78,7 @@ def parse_config(data: Mapping[str, Any], overrides: Sequence[str] = (), where: 
     except RecursionError:
         raise UserError(f"{where} has tables within tables beyond any depth: shorten its dotted keys") from None
     except ValidationError as err:
-        raise UserError(f"{where}: {describe_validation_error(err, tree)}") from None
+        raise UserError(f"{where}: {describe_validation_error(err, tree, option_names)}") from None
 
 
 def _copy(tree: Any) -> Any:
@@ -117,7 +121,7 @@ def _index(node: list[Any], part: str, text: str) -> int:
     return int(part)
 
 
-def describe_validation_error(err: ValidationError, tree: Any = None) -> str:
+def describe_validation_error(err: ValidationError, tree: Any = None, option_names: OptionNames = no_names) -> str:
     """The first error in one line: the key, the rule, the value. Where a key is missing beside one that is unknown, the unknown
     one is told: it may be the other, misspelt. tree: what was validated."""
     first, *others = err.errors()
@@ -130,7 +134,7 @@ def describe_validation_error(err: ValidationError, tree: Any = None) -> str:
     path += key
     where = ".".join(str(p) for p in path)
     if fault["type"] == "extra_forbidden":
-        return describe_unknown_key(path, fault["loc"], fault.get("input"), _id_beside(path, tree))
+        return describe_unknown_key(path, fault["loc"], fault.get("input"), _id_beside(path, tree), option_names)
     if fault["type"] == "missing":
         return f"{where!r} is missing: add it (docs/run-files.md)"
     if fault["type"] in ("union_tag_not_found", "union_tag_invalid"):

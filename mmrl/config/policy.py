@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from mmrl.config.values import Free, Place, Positive, Rate, Section
+from mmrl.config.values import Free, Positive, Rate, Section, Source
 
 SMOKE_PIXELS = 12544
 """Largest number of pixels of an image in a smoke run."""
@@ -49,7 +49,7 @@ class VideoConfig(Section):
 class PolicyConfig(Section):
     """`[policy]`: the model that is trained."""
 
-    model: Place
+    model: Source
     """A folder or hub name of a transformers checkpoint, or `tiny:FAMILY` (see `mmrl.policies.vlm.tiny`) for a small random
     one."""
     kind: str = "vlm"

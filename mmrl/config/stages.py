@@ -26,7 +26,7 @@ from mmrl.config.rl_sections import (
 )
 from mmrl.config.training import SampledTraining, Training
 from mmrl.config.turn_critic import TurnCriticConfig
-from mmrl.config.values import Count, Free, Place, Positive, Rate, Real, Share, Weight
+from mmrl.config.values import Count, Free, Place, Positive, Rate, Real, Share, Source, Weight
 
 
 class SftStage(Training):
@@ -302,7 +302,7 @@ class DistillStage(SampledTraining):
 
     kind: Literal["distill"]
     """Kind of the stage."""
-    teacher: Place
+    teacher: Source
     """A folder or hub name of a checkpoint with the same vocabulary, such as `runs/NAME/checkpoints/step-.../policy` of a run. Or
     `expert`: the simulator's own expert, for a policy that acts."""
     divergence: Literal["reverse", "forward", "hard", "sampled"] = "reverse"

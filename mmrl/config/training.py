@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from mmrl.config.values import Count, Limit, Place, Positive, Rate, Real, Section, Share, Weight
+from mmrl.config.values import Count, Limit, Positive, Rate, Real, Section, Share, Source, Weight
 
 EIGHT_BIT = ("adamw_8bit", "paged_adamw_8bit")
 """Optimisers with 8-bit states."""
@@ -38,7 +38,7 @@ class PartConfig(Section):
 class SelectConfig(Section):
     """`[stages.select]`: train on some prompts of the split, chosen by their scores in an earlier evaluation."""
 
-    path: Place
+    path: Source
     """File of an evaluation with several answers per prompt of the stage's split, such as
     `runs/pilot/evaluations/step-000000.jsonl`."""
     rule: Literal["variance", "bell", "all"] = "variance"

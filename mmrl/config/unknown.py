@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import re
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel
 
-from mmrl.api.errors import did_you_mean
+from mmrl.api.errors import did_you_mean, nearest_first
 from mmrl.config.foreign import called_here, section_here
 from mmrl.config.renamed import RENAMED, REPLACED
 from mmrl.config.sections import STAGES, PluginStage, RunConfig
@@ -24,7 +24,23 @@ OPTIONS = {"stages.rules": ("rule", "sampling_rules"), "tasks": ("task", "tasks"
 """Section with `options` -> whose they are, and the list in which `mmrl list` shows them."""
 
 
-def describe_unknown_key(path: Sequence[int | str], loc: Sequence[int | str], value: object = None, section_id: str = "") -> str:
+OptionNames = Callable[[str, str], Sequence[str]]
+"""(list of `mmrl list`, id) -> names of the options; empty where they aren't known. The registry knows them, and a schema that
+asked it would import plugins: the caller brings it."""
+
+
+def no_names(listed: str, id: str) -> Sequence[str]:
+    """The `OptionNames` of a caller that knows none."""
+    return ()
+
+
+def describe_unknown_key(
+    path: Sequence[int | str],
+    loc: Sequence[int | str],
+    value: object = None,
+    section_id: str = "",
+    option_names: OptionNames = no_names,
+) -> str:
     """One line. path: the key as it was written, by parts; loc: the same as pydantic names it, where a stage's index is followed
     by its kind. value: what it was set to. section_id: the `id` of its section; empty if it has none."""
     where = ".".join(map(str, path))
@@ -47,7 +63,8 @@ def describe_unknown_key(path: Sequence[int | str], loc: Sequence[int | str], va
     if section in OPTIONS and section_id:
         whose, listed = OPTIONS[section]
         written = f"an option of the {whose} is written options = {{{key:.60} = ...}}"
-        option = [f"{written}, and `mmrl list {listed} {section_id:.100}` shows all"]
+        names = ", ".join(nearest_first(key, option_names(listed, section_id)))
+        option = [f"{written}, with {names}" if names else f"{written}, and `mmrl list {listed} {section_id:.100}` shows all"]
     if ours or theirs:
         found = [*([*ours, *theirs] if isinstance(value, Mapping) else [*theirs, *ours]), *option]
         return f"unknown key {where!r:.200}: {'; '.join([*found, *(setting if ours else [])])}"

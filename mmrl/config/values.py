@@ -72,6 +72,16 @@ def _from_home(text: str) -> str:
 
 Place = Annotated[str, AfterValidator(_from_home)]
 """A path, in which ~ is the user's folder as in a shell, or a name that is none, such as a hub's."""
+
+
+def _given(text: str) -> str:
+    if not text.strip():  # Python takes no path for the current folder
+        raise ValueError("it is empty: give a path or a name")
+    return text
+
+
+Source = Annotated[Place, AfterValidator(_given)]
+"""A `Place` where a model or a file is read, which can't be left empty."""
 Free = Annotated[dict[str, Any], AfterValidator(lambda value: _without_nan(value))]
 """Keyword arguments of a plugin's object."""
 

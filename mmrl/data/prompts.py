@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -48,6 +48,20 @@ class Splits:
         if (label, split) not in self._items:
             self._items[label, split] = load_prompts(label, self.tasks[label], split, self.seed)
         return self._items[label, split]
+
+    def sets(self, label: str, split: str) -> list[list[int]] | None:
+        """The indices of the prompts of each set, as `Task.prompt_sets` says; None if it says none. Raises PluginError unless it
+        gives each prompt a set."""
+        found: dict[Hashable, list[int]] = {}
+        with plugin_errors(f"task {label!r}: prompt_sets({split!r}, {self.seed})"):
+            given = self.tasks[label].prompt_sets(split, self.seed)
+            for index, one in enumerate(given or ()):
+                found.setdefault(one, []).append(index)
+        if given is None:
+            return None
+        if len(given) != (there := len(self(label, split))):
+            raise PluginError(f"task {label!r}: prompt_sets() must give a set for each of {there} prompts, not {len(given)}")
+        return [*found.values()]
 
     def forget(self) -> None:
         """Drop loaded prompts after the tasks have changed, such as their image processing. Lazy prompts

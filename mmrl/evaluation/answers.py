@@ -24,6 +24,7 @@ from mmrl.rollout.collector import Collector
 from mmrl.rollout.generate.sampling import SamplingParams
 from mmrl.rollout.generate.steering import Steering
 from mmrl.run_folder.episodes import EpisodePicker
+from mmrl.run_folder.rollouts import gold_with_places
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +106,7 @@ class Answering:
         failed than `judge.failure_limit` allows, UserError if every episode was lost."""
         entry, settings = self.setup.entries[label], self.config.evaluate
         answered: list[Prompt] = []
+        sets: list[int | None] = []
         own: dict[int, list[Case]] = {}
         at_once = max(1, self.collector.batch_size // settings.num_samples)
         for batch in self.heldout.batches(entry, at_once, lambda prompt: alter(self.shown(prompt)), strict=bool(how)):
@@ -122,10 +124,12 @@ class Answering:
                 watched.see([answers[0] for answers in rollouts.values()], settings.temperature)
             own |= {n: self.cases_for(label, answers) for n, answers in rollouts.items()}
             answered += prompts
+            sets += [one.set for one in batch]
         judged = ranks.gather_sharded(functools.partial(self._judge, self.setup.metrics[label], own), _without_media)
         cases, scores = [c for own_cases, _ in judged for c in own_cases], [s for _, own_scores in judged for s in own_scores]
         self.check_failures(scores, f"evaluation of {label!r}{' ' if how else ''}{how}")
-        return Answers(answered, cases, scores, self._items(label, answered, cases, scores))
+        items = self._items(label, answered, cases, scores)
+        return Answers(answered, cases, scores, [replace(one, set=of) for one, of in zip(items, sets, strict=True)])
 
     def cases_for(self, label: str, rollouts: Sequence[Rollout]) -> list[Case]:
         """The rollouts as cases, without data that the metric doesn't read, as the pixels of a whole split would not fit."""
@@ -176,9 +180,9 @@ class Answering:
             value = statistics.fmean(known) if known else None
             shown = prompt if i < self.config.record.evaluation_prompts else None
             completion = outcome_text(cases[i * k].outcome) if acts else cases[i * k].completion
-            items.append(
-                PromptResult(id=prompt.id, value=value, values=values, answers=answers, completion=completion, prompt=shown)
-            )
+            gold = gold_with_places(self.tasks[label], prompt) if shown else ""
+            item = PromptResult(id=prompt.id, value=value, values=values, answers=answers, completion=completion)
+            items.append(replace(item, prompt=shown, gold=gold))
         return items
 
 

@@ -14,10 +14,10 @@ from typing import Any
 
 from mmrl.api.errors import UserError
 from mmrl.evaluation.paired_tests import PairedDifference, paired_difference
-from mmrl.evaluation.results import confidence_interval, range_of
+from mmrl.evaluation.results import confidence_interval, known_sets, range_of
 from mmrl.run_folder.excerpt import read_excerpt
 from mmrl.run_folder.reader import item_files, read_items
-from mmrl.run_folder.writer import MAY_CHANGE, RunFolder
+from mmrl.run_folder.writer import MAY_CHANGE, RunFolder, with_defaults
 
 NAMES = ("name", "seed")
 """Keys of a run file in which the runs of one group may differ, besides those that don't change what is learned."""
@@ -169,16 +169,19 @@ def _task(measured: Sequence[EvaluatedRun], task: str, tables: Sequence[dict[str
             "evaluate.num_prompts"
         )
     values = [[float(table[id]["value"]) for id in ids] for table in tables]
+    sets = next((found for table in tables if (found := known_sets(table[id].get("set") for id in ids))), None)
     first = tables[0][ids[0]]
+    every = [v for of_run in values for v in of_run]
     binary = all(v in (0.0, 1.0, None) for table in tables for id in ids for v in table[id]["values"])
-    bounds = (0.0, 1.0) if binary else _range(first["verifier"], [v for of_run in values for v in of_run])
+    binary = binary and min(every) >= 0.0 and max(every) <= 1.0  # a damaged row may say otherwise
+    bounds = (0.0, 1.0) if binary else _range(first["verifier"], every)
     return Comparison(
         task=task,
         split=first["split"],
         verifier=first["verifier"],
         n=len(ids),
-        values=tuple((statistics.fmean(v), *confidence_interval(v, *bounds, counted=binary)) for v in values),
-        paired=paired_difference(*values) if len(values) == 2 else None,
+        values=tuple((statistics.fmean(v), *confidence_interval(v, *bounds, counted=binary, sets=sets)) for v in values),
+        paired=paired_difference(values[0], values[1], sets) if len(values) == 2 else None,
         groups=tuple(_group(measured, runs, [statistics.fmean(values[i]) for i in runs], bounds) for runs in _grouped(measured))
         if len(values) > 2
         else (),
@@ -196,8 +199,15 @@ def _range(verifier: str, values: Sequence[float]) -> tuple[float, float]:
 
 
 def config_differences(one: EvaluatedRun, other: EvaluatedRun) -> dict[str, tuple[Any, Any]]:
-    """Dotted key -> (old, new) where two run files differ, except name, seed and keys that don't change what is learned."""
-    old, new = one.config, other.config
+    """Dotted key -> (old, new) where two run files differ, except name, seed and keys that don't change what is learned. A key
+    that an older mmrl didn't have yet counts as its default."""
+    found = _sections(one.config, other.config)
+    if not any(None in pair for pair in found.values()):  # nothing is missing: the schema needn't be imported
+        return found
+    return _sections(with_defaults(one.config), with_defaults(other.config))
+
+
+def _sections(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     sections = sorted({*old, *new} - {*NAMES, *MAY_CHANGE})
     return {key: pair for section in sections for key, pair in _leaves(section, old.get(section), new.get(section))}
 

@@ -25,11 +25,14 @@ class EvaluationPrompt(NamedTuple):
     """The policy's inputs of `shown`."""
     mine: bool = True
     """Whether this rank answers it; other ranks have no inputs of it."""
+    set: int | None = None
+    """The number of its set, in a task with `prompt_sets`."""
 
 
 class HeldOutPrompts:
     """`evaluate.num_prompts` random prompts of each task: the same for every seed and run, and from the whole split, as data are
-    often sorted.
+    often sorted. Of a task whose prompts belong to sets they are whole sets, and then there may be fewer prompts: see
+    `draw_sets`. If each set is larger, they are single prompts.
 
     splits: the tasks' prompts. encode: encodes prompts for the policy.
     """
@@ -38,6 +41,7 @@ class HeldOutPrompts:
         self.evaluate, self.splits, self.encode = evaluate, splits, encode
         self.left_out: dict[str, dict[int, str]] = {}
         """Label -> index of each broken prompt -> its name and the error."""
+        self._drawn: dict[str, dict[int, int | None]] = {}
 
     def prompts(self, entry: TaskConfig) -> list[Prompt]:
         """A task's held-out prompts, without those left out so far."""
@@ -52,7 +56,7 @@ class HeldOutPrompts:
         strict: don't leave any out, as all were encoded before. Raises UserError for a broken prompt if strict, else if too many
         are broken, see `max_broken`.
         """
-        chosen = self._chosen(entry)
+        chosen = [*self._chosen(entry)]
         for start in range(0, len(chosen), at_once):
             numbers = [i for i in chosen[start : start + at_once] if i not in self._gone(entry)]
             if numbers and (batch := self._batch(entry, numbers, shown, strict)):
@@ -71,11 +75,11 @@ class HeldOutPrompts:
         for number, one in zip(numbers, found, strict=True):
             if isinstance(one, str):
                 self._leave_out(entry, number, one)
-            elif one is not None:
-                kept.append(one)
-            else:
+                continue
+            if one is None:
                 posed = self._posed(entry, number)
-                kept.append(EvaluationPrompt(posed, shown(posed), None, mine=False))
+                one = EvaluationPrompt(posed, shown(posed), None, mine=False)
+            kept.append(one._replace(set=self._chosen(entry)[number]))
         return kept
 
     def _read(
@@ -120,10 +124,26 @@ class HeldOutPrompts:
     def _posed(self, entry: TaskConfig, number: int) -> Prompt:
         return prompt_at(self._items(entry), number, entry.label, template=entry.prompt_template)
 
-    def _chosen(self, entry: TaskConfig) -> list[int]:
-        there = len(self._items(entry))
-        n = min(self.evaluate.num_prompts, there)
-        return sorted(random.Random(derive(0, "evaluate", entry.id, self.evaluate.split)).sample(range(there), n))
+    def _chosen(self, entry: TaskConfig) -> dict[int, int | None]:
+        """The index of each of a task's prompts, in order -> the number of its set; None where no whole sets are drawn."""
+        if entry.label not in self._drawn:
+            split, there = self.evaluate.split, len(self._items(entry))
+            n, seed = min(self.evaluate.num_prompts, there), derive(0, "evaluate", entry.id, split)
+            sets = self.splits.sets(entry.label, split) or ()
+            whole = draw_sets(sets, n, random.Random(seed))
+            places = {index: number for number, one in enumerate(sets) for index in one} if whole and len(sets) > 1 else {}
+            drawn = sorted(whole or random.Random(seed).sample(range(there), n))
+            self._drawn[entry.label] = {index: places.get(index) for index in drawn}
+        return self._drawn[entry.label]
 
     def _items(self, entry: TaskConfig) -> Indexable:
         return self.splits(entry.label, self.evaluate.split)
+
+
+def draw_sets(sets: Sequence[Sequence[int]], n: int, chance: random.Random) -> list[int]:
+    """At most n indices, with one of a set all of it; none if no set is so small. Sets are taken in random order, without those
+    that no longer fit. sets: the indices of each."""
+    drawn: list[int] = []
+    for one in chance.sample(sets, len(sets)):
+        drawn += one if len(drawn) + len(one) <= n else ()
+    return drawn

@@ -7,11 +7,11 @@ import operator
 import random
 import statistics
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from mmrl.api.statistics import Z, mean_interval
+from mmrl.api.statistics import Z, effective_count, mean_interval
 
 DRAWS = 9999
 """Random draws of a test that can't be exact."""
@@ -46,20 +46,32 @@ class PairedDifference:
         return asdict(self)
 
 
-def paired_difference(first: Sequence[float], second: Sequence[float]) -> PairedDifference:
+def paired_difference(
+    first: Sequence[float], second: Sequence[float], sets: Sequence[Hashable] | None = None
+) -> PairedDifference:
     """Compare the values [n] of the first with those [n] of the second on the same items, n >= 1.
 
     Values that are all 0 or 1 get Agresti and Min's interval and McNemar's exact test, others Student's interval of the mean
-    difference and a sign-flip test. Values that differ by less than 1e-9 are ties.
+    difference and a sign-flip test. Values that differ by less than 1e-9 are ties. sets: the set of each item, where items of a
+    set may be alike: then the signs of sets are flipped, and the intervals count sets, see `mean_interval`.
     """
     differences = [round(b - a, 9) for a, b in zip(first, second, strict=True)]
     wins, losses, n = sum(d > 0 for d in differences), sum(d < 0 for d in differences), len(differences)
-    if all(v in (0.0, 1.0) for v in (*first, *second)):
-        (low, high), p, test = proportions_interval(wins, losses, n), mcnemar(wins, losses), "McNemar's exact test"
+    binary = all(v in (0.0, 1.0) for v in (*first, *second))
+    if binary:
+        share = effective_count(differences, sets) / n
+        low, high = proportions_interval(wins * share, losses * share, n * share)
     else:
-        low, high = mean_interval(differences) if max(differences) - min(differences) > EQUAL else (-math.inf, math.inf)
-        p, exact = sign_flips(differences)
-        test = "exact sign-flip test" if exact else f"sign-flip test, {DRAWS} draws"
+        low, high = mean_interval(differences, sets) if max(differences) - min(differences) > EQUAL else (-math.inf, math.inf)
+    if binary and sets is None:
+        p, test = mcnemar(wins, losses), "McNemar's exact test"
+    else:
+        sums: dict[Hashable, float] = {}
+        for one, difference in zip(range(n) if sets is None else sets, differences, strict=True):
+            sums[one] = sums.get(one, 0.0) + difference
+        p, exact = sign_flips([*sums.values()])
+        of = "" if sets is None else f" of {len(sums)} sets"
+        test = f"exact sign-flip test{of}" if exact else f"sign-flip test{of}, {DRAWS} draws"
     return PairedDifference(
         n=n,
         difference=statistics.fmean(differences),
@@ -83,7 +95,7 @@ def mcnemar(wins: int, losses: int) -> float:
     return min(1.0, 2 * tail / 2**n)
 
 
-def proportions_interval(wins: int, losses: int, n: int) -> tuple[float, float]:
+def proportions_interval(wins: float, losses: float, n: float) -> tuple[float, float]:
     """The 95% interval of (wins - losses) / n for n pairs of 0 or 1, within -1..1: the normal one with half an item added to each
     of the four kinds of pairs (Agresti and Min 2005, Simple improved confidence intervals for comparing matched proportions).
     Without that, the interval of runs that agree on every item would be empty."""

@@ -46,7 +46,8 @@ class PairEvaluator(Answering):
                 for one, (high, low) in zip(batch, rated, strict=True):
                     value = 1.0 if high > low else 0.5 if high == low else 0.0
                     said = f"{high:.4g} for the preferred side, {low:.4g} for the other"
-                    items.append(PromptResult(id=one.posed.id, value=value, values=(value,), answers=("",), completion=said))
+                    item = PromptResult(id=one.posed.id, value=value, values=(value,), answers=("",), completion=said)
+                    items.append(replace(item, set=one.set))
                     margins.append(high - low)
         if not items:
             raise UserError(f"evaluation of {label!r}: none of its held-out prompts has a pair that can be used")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 from mmrl.api.specs import VerifierSpec
-from mmrl.api.statistics import mean_interval, wilson
+from mmrl.api.statistics import effective_count, mean_interval, wilson
 from mmrl.api.types import Prompt, Score
 from mmrl.api.votes import majority
 from mmrl.evaluation.paired_tests import EQUAL
@@ -40,6 +40,10 @@ class PromptResult:
     """The first completion; of an episode in a simulator its outcome in words."""
     prompt: Prompt | None = None
     """The task's prompt, for prompts that the run folder records."""
+    gold: str = ""
+    """The gold completion of such a prompt, if its answer `has_places`."""
+    set: int | None = None
+    """The number of the prompt's set, in a task with `prompt_sets`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +63,8 @@ class Evaluation:
     """Bounds of the 95% interval over prompts: Wilson's if each prompt's value is 0 or 1, otherwise Student's interval of the
     mean, within the verifier's range. If all prompts have the same value, that interval would be empty; then it is Wilson's
     interval of the mean as a share of the range, which is wide enough for any values in the range, or unknown (infinite) if the
-    range is no scale. Answers to one prompt are not independent and count as one."""
+    range is no scale. Answers to one prompt are not independent and count as one; prompts of a set count as `effective_count`
+    says."""
     n: int
     """Number of prompts that were scored."""
     extra: dict[str, float] = field(default_factory=dict)
@@ -95,6 +100,8 @@ class Evaluation:
         return [
             {**own, "id": i.id, "value": i.value, "values": list(i.values), "completion": i.completion[:SAID]}
             | ({"answer": i.prompt.answer, "messages": i.prompt.messages} if i.prompt else {})
+            | ({"gold": i.gold} if i.gold else {})
+            | ({"set": i.set} if i.set is not None else {})
             for i in self.items
         ]
 
@@ -161,7 +168,8 @@ def _values(items: Sequence[PromptResult]) -> list[float]:
 def figure_of(label: str, split: str, spec: VerifierSpec, items: Sequence[PromptResult], extra: dict[str, float]) -> Evaluation:
     """The Evaluation of these items, which the verifier has scored: the mean of their values with its interval."""
     values, metric = _values(items), metric_name(spec)
-    low, high = confidence_interval(values, *range_of(spec, values), counted=metric != spec.id)
+    sets = known_sets(i.set for i in items if i.value is not None)
+    low, high = confidence_interval(values, *range_of(spec, values), counted=metric != spec.id, sets=sets)
     return Evaluation(
         task=label,
         split=split,
@@ -182,18 +190,24 @@ def range_of(spec: VerifierSpec, values: Sequence[float]) -> tuple[float, float]
     return min(low, *values), max(high, *values)
 
 
+def known_sets(sets: Iterable[int | None]) -> list[int] | None:
+    """The sets of some prompts; None if one has none, as in most tasks."""
+    found = [*sets]
+    return None if None in found else [one for one in found if one is not None]
+
+
 def confidence_interval(
-    values: Sequence[float], low: float = 0.0, high: float = 1.0, counted: bool = True
+    values: Sequence[float], low: float = 0.0, high: float = 1.0, counted: bool = True, sets: Sequence[Hashable] | None = None
 ) -> tuple[float, float]:
     """The bounds of the mean, see `Evaluation.low`. low, high: range of the values; if it is infinite, so are the bounds of one
-    value, and of equal ones. counted: if all values are 0 or 1, treat them as successes."""
-    mean, n = statistics.fmean(values), len(values)
+    value, and of equal ones. counted: if all values are 0 or 1, treat them as successes. sets: see `mean_interval`."""
+    mean, n = statistics.fmean(values), effective_count(values, sets)
     if counted and all(v in (0.0, 1.0) for v in values):
-        return wilson(sum(values), n)
+        return wilson(sum(values) * n / len(values), n)
     if n > 1 and max(values) - min(values) <= EQUAL:
         if math.isinf(high - low):
             return low, high
         least, most = (low + (high - low) * b for b in wilson(n * (mean - low) / (high - low), n))
         return min(least, mean), max(most, mean)  # against rounding
-    least, most = mean_interval(values)
+    least, most = mean_interval(values, sets)
     return max(low, least), min(high, most)

@@ -145,7 +145,7 @@ class ActorPool:
             return [answer.result(ACTOR) for answer in ray.get(list(asked))]
         except ray.exceptions.RayActorError as error:
             raise UserError(
-                f"a judge died more often than compute.retries = {self._retries} allows ({shorten(error)[:200]}): give it more "
+                f"a judge died more often than compute.retries = {self._retries} allows ({shorten(error, 200)}): give it more "
                 "memory or lower judge.num_workers, then go on with --resume"
             ) from error
 

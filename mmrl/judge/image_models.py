@@ -47,7 +47,7 @@ def image_encoder(model: str, *, device: str = "auto", dtype: Dtype = "auto", ba
         loaded = AutoModel.from_pretrained(model, dtype=getattr(torch, dtype_of(dtype, device)), use_safetensors=True)
         processor = AutoImageProcessor.from_pretrained(model)
     except Exception as error:
-        raise UserError(f"{model!r} can't be loaded: {shorten(error)[:300]}: {CURE}", key="model") from error
+        raise UserError(f"{model!r} can't be loaded: {shorten(error, 300)}: {CURE}", key="model") from error
     if loaded.main_input_name != "pixel_values":
         raise UserError(f"{model!r} is a {loaded.config.model_type}, which doesn't embed pictures alone: {CURE}", key="model")
     return ImageEncoder(loaded, processor, device, batch_size)

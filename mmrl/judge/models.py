@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import torch
 
-from mmrl.api.errors import UserError, shorten
+from mmrl.api.errors import UserError, check_path, shorten
 from mmrl.api.services import Dtype
 from mmrl.api.tasks.option_checks import check_integer
 from mmrl.api.types import Message, Prompt
@@ -168,7 +168,7 @@ def contrastive(model: str, *, device: str = "auto", dtype: Dtype = "auto", batc
         processor = AutoProcessor.from_pretrained(model)
     except Exception as error:
         raise UserError(
-            f"{model!r} can't be loaded: {shorten(error)[:300]}: give the folder of a CLIP checkpoint", key="model"
+            f"{model!r} can't be loaded: {shorten(error, 300)}: give the folder of a CLIP checkpoint", key="model"
         ) from error
     if not hasattr(loaded, "get_image_features") or not hasattr(loaded, "get_text_features"):
         raise UserError(
@@ -203,14 +203,15 @@ def folder_config(model: str, cure: str) -> dict[str, Any] | None:
     folder = Path(model)
     if not model or not folder.is_dir():
         if not model or model.startswith((".", "/", "~", TINY + ":")) or model.count("/") > 1:
-            raise UserError(f"{model!r} is not a folder: {cure}", key="model")
+            where = f"; {check_path(model)}" if model.startswith(".") else ""
+            raise UserError(f"{model!r} is not a folder: {cure}{where}", key="model")
         return None
     if not (folder / "config.json").is_file():
         raise UserError(f"{model!r} is a folder without config.json: {cure}", key="model")
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise UserError(f"{model!r}: its config.json can't be read: {shorten(error)[:200]}", key="model") from None
+        raise UserError(f"{model!r}: its config.json can't be read: {shorten(error, 200)}", key="model") from None
     return config if isinstance(config, dict) else {}
 
 

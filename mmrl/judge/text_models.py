@@ -91,7 +91,7 @@ def pair_classifier(model: str, *, device: str = "auto", dtype: Dtype = "auto", 
         )
         tokenizer = AutoTokenizer.from_pretrained(model)
     except Exception as error:
-        raise UserError(f"{model!r} can't be loaded: {shorten(error)[:300]}: {CURE}", key="model") from error
+        raise UserError(f"{model!r} can't be loaded: {shorten(error, 300)}: {CURE}", key="model") from error
     return PairClassifier(loaded, tokenizer, device, batch_size)
 
 

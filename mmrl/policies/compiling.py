@@ -46,7 +46,7 @@ class Kind:
         return compiled(self.layer.forward)
 
     def fail(self, error: Exception) -> None:
-        self.failure = f"{type(error).__name__}: {shorten(error)[:200]}"
+        self.failure = f"{type(error).__name__}: {shorten(error, 200)}"
         warnings.warn(
             f"train.compile: {self.layer.__name__} can't be compiled: its layers are as exact without it, but slower "
             f"({self.failure})",

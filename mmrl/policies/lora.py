@@ -280,7 +280,7 @@ def _settings(folder: Path) -> dict[str, Any]:
             raise ValueError(f"base_model_name_or_path is {found['base_model_name_or_path']!r:.60}")
         return dict(found)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise UserError(f"{folder / CONFIG} can't be read ({shorten(error)[:200]}): save the adapters again") from error
+        raise UserError(f"{folder / CONFIG} can't be read ({shorten(error, 200)}): save the adapters again") from error
 
 
 def apply_adapters(model: Any, config: LoraConfig | None, below: Sequence[Path], source: Path | None, seed: int) -> None:

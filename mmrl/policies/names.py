@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from mmrl.api.errors import UserError
+from mmrl.api.errors import UserError, check_path
 
 LIMITED = (
     *("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe", "glm4v", "glm4v_moe", "glm46v"),
@@ -57,7 +57,8 @@ def refuse_path(name: str, cure: str) -> None:
     """Raise UserError for a name that looks like a folder and isn't one. A hub name has at most one slash; it is not looked
     up."""
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
-        raise UserError(f"{name!r} is not a folder: {cure}", key="policy.model")
+        where = "" if name.startswith(("/", "~")) else f"; {check_path(name)}"
+        raise UserError(f"{name!r} is not a folder: {cure}{where}", key="policy.model")
 
 
 def base_name(model: str, seed: int, full_name: Callable[[str, int], str]) -> str:

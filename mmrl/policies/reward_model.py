@@ -130,7 +130,7 @@ def _head(width: int, name: str, seed: int) -> tuple[nn.Linear, bool]:
     try:
         head.load_state_dict(load_file(file))
     except Exception as error:
-        raise UserError(f"{name}/{HEAD} is no head of this model: {shorten(error)[:200]}", key="policy.model") from error
+        raise UserError(f"{name}/{HEAD} is no head of this model: {shorten(error, 200)}", key="policy.model") from error
     return head, False
 
 

@@ -73,9 +73,9 @@ OPTIMISATION = (
     Chart(
         title="Groups that a smoke run changed",
         keys=("sampling/smoke_groups", "sampling/smoke_gold", "sampling/smoke_drawn"),
-        names=("all", "with gold completions", "paid by turns"),
+        names=("all", "with gold completions", "with invented rewards"),
         zero=True,
-        hint="All groups; of these, those that got gold completions, and those that were paid by turns, so that rewards differ.",
+        hint="All groups; of these, those with gold completions, and those with invented rewards, so that rewards differ.",
     ),
     Chart(
         title="Agreement of votes",

@@ -109,11 +109,12 @@ def item_files(path: Path) -> dict[int, Path]:
 
 
 def read_items(path: Path, most: int = 0) -> list[dict[str, Any]]:
-    """The rows of a file of `evaluations/`: `{"step", "task", "split", "verifier", "id", "value", "values"}`. most: see
-    `read_jsonl`."""
+    """The rows of a file of `evaluations/`: `{"step", "task", "split", "verifier", "id", "value", "values"}`, and `set` in a task
+    with sets. most: see `read_jsonl`."""
     rows = read_jsonl(path, most)
     for number, row in enumerate(rows, 1):
         named = all(isinstance(row.get(key), str) for key in ("task", "split", "verifier", "id"))
+        named = named and isinstance(row.get("set"), int | None)
         if not named or not isinstance(row.get("value", ""), int | float | None) or not isinstance(row.get("values"), list):
             raise UserError(f"{path} line {number} is not an item of an evaluation: the file is damaged; remove that line")
         if any(v is not None and not (is_finite(v) and abs(v) <= 1e30) for v in (row.get("value"), *row["values"])):
@@ -162,7 +163,7 @@ def _check_run(path: Path) -> None:
         raise UserError(f"{path} is not a folder: give the folder of a run, such as runs/demo")
     missing = [name for name in ("config.toml", "manifest.json") if not (path / name).is_file()]
     if missing:
-        raise UserError(f"{path} is not a run folder: it has no {' and no '.join(missing)}")
+        raise UserError(f"{path} is not a run folder: it has no {' and no '.join(missing)}: give one, such as runs/demo")
 
 
 def is_run(path: Path) -> bool:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
 from mmrl.api.errors import plugin_errors
 from mmrl.api.interfaces import Task
 from mmrl.api.tasks import overlays
-from mmrl.api.types import Message, Rollout, Score
+from mmrl.api.types import Message, Prompt, Rollout, Score
 from mmrl.run_folder import webp
 
 VIEW_PIXELS = 512
@@ -57,10 +58,32 @@ def overlays_of(tasks: Mapping[str, Task], rollout: Rollout) -> list[dict[str, A
         return overlays.to_json(task.episode_overlays(rollout))
 
 
+def has_places(answer: Any, marks: Iterable[overlays.Overlay]) -> bool:
+    """Whether an answer has coordinates on the prompt's images: it is no text or number, and the ground truth is marked there.
+    Its own coordinates are the task's, often pixels of the original image; the gold completion has those of the prompt."""
+    return isinstance(answer, Mapping | list | tuple) and any(
+        mark.source == "true" and mark.kind in ("box", "point", "path") for mark in marks
+    )
+
+
+def gold_with_places(task: Task, prompt: Prompt) -> str:
+    """The gold completion of a prompt whose answer `has_places`, for people; empty for others, and where the task has none."""
+    with contextlib.suppress(Exception):  # what only people look at must not end a run
+        if prompt.messages and has_places(prompt.answer, task.overlays(prompt, "")):
+            return task.gold(prompt)
+    return ""
+
+
 def rollout_row(
-    rollout: Rollout, score: Score, advantage: float, drawing: Any = None, overlays: Sequence[Mapping[str, Any]] = ()
+    rollout: Rollout,
+    score: Score,
+    advantage: float,
+    drawing: Any = None,
+    overlays: Sequence[Mapping[str, Any]] = (),
+    gold: str = "",
 ) -> dict[str, Any]:
-    """The row of a rollout. drawing: the image that its task draws. overlays: overlays of the prompt's images."""
+    """The row of a rollout. drawing: the image that its task draws. overlays: overlays of the prompt's images. gold: see
+    `gold_with_places`."""
     prompt = rollout.prompt
     return {
         "task": prompt.task,
@@ -68,6 +91,7 @@ def rollout_row(
         "group": rollout.group,
         "messages": _shown(rollout),
         "answer": prompt.answer,
+        **({"gold": gold} if gold else {}),
         "completion": rollout.summary,
         "source": "gold" if rollout.is_demonstration else "hint" if rollout.off_policy else "policy",
         "tokens": rollout.length,

@@ -90,7 +90,7 @@ class RunFolder:
     def changes(self, config: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
         """Dotted key -> (this run's value, `config`'s) where they differ; None stands for a missing key. A key that this run's
         mmrl didn't have yet counts as its default."""
-        return files.differences(_with_defaults(self.config), tomllib.loads(_toml(config)))
+        return files.differences(with_defaults(self.config), tomllib.loads(_toml(config)))
 
     # -- rows -----------------------------------------------------------------------------------------------------------
 
@@ -255,7 +255,7 @@ def _toml(config: Mapping[str, Any]) -> str:
     return tomli_w.dumps(to_json_value(config, toml=True))
 
 
-def _with_defaults(config: dict[str, Any]) -> dict[str, Any]:
+def with_defaults(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """A resolved run file with the defaults of keys that came later; as it is if it has keys that are gone."""
     from mmrl.config.load import parse_config, to_dict
 

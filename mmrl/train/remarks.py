@@ -17,7 +17,7 @@ from mmrl.train.setup import Setup
 
 def remarks(setup: Setup) -> list[str]:
     """Settings that are allowed but most likely not intended, one sentence each."""
-    found = few_held_out(setup) + few_selected(setup) + idle_keys(setup.config)
+    found = few_held_out(setup) + few_selected(setup) + few_drawn(setup) + idle_keys(setup.config)
     for number, (stage, algorithm) in enumerate(zip(setup.config.stages, setup.algorithms, strict=True)):
         if not isinstance(stage, RlStage) or algorithm is None:
             continue
@@ -73,7 +73,7 @@ def beyond_limit(setup: Setup, number: int, stage: RlStage) -> list[str]:
         low = [f"{key} = {limit}" for limit, key in limits if limit < rule.longest_continued]
         if low and not setup.config.smoke:
             found.append(
-                f"stages.{number}.rules.{place}: answers may go on to {rule.longest_continued} tokens, but mmrl plan and "
+                f"stages.{number}.rules.{place}: answers may go on to {rule.longest_continued} tokens, but "
                 f"penalties of length count with {low[0]}: raise that, or lower what the rule's options allow"
             )
     return found
@@ -114,6 +114,22 @@ def few_selected(setup: Setup) -> list[str]:
                 f"stages.{number}.select.max_prompts = {rule.max_prompts}, but only {left} prompts of task {label!r} are "
                 "left: all of them are used"
             )
+    return found
+
+
+def few_drawn(setup: Setup) -> list[str]:
+    """Warnings about tasks with fewer prompts than a step draws of them."""
+    found = []
+    for number, stage in enumerate(setup.config.stages):
+        asked, weights = getattr(stage, "prompts_per_step", 0), setup.config.weights(stage)
+        for label, weight in weights.items() if asked else ():
+            share, there = asked * weight / sum(weights.values()), len(setup.prompts(number, label))
+            if share > there:
+                about = f", about {share:.0f} of them of task {label!r}, which" if len(weights) > 1 else f", but task {label!r}"
+                found.append(
+                    f"stages.{number}.prompts_per_step = {asked}{about} has {there} prompts in split {stage.split!r}: some are "
+                    "taken more than once in a step"
+                )
     return found
 
 

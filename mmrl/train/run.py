@@ -130,10 +130,11 @@ class Run:
         self.progress.note(what)
 
     def alarms(self, where: str, read: Callable[[], Sequence[AlarmEvent]]) -> None:
-        """Write new alarms to `errors.jsonl` and show them, also if another one ends the run. Raises AlarmStop."""
+        """Write new alarms to `errors.jsonl` and show them, also if another one ends the run. read: is called on the first rank,
+        as times and memory differ between ranks. Raises AlarmStop, a LimitReached on the other ranks."""
         stop: AlarmStop | None = None
         try:
-            found = read()
+            found = ranks.broadcast_from_first(read)
         except AlarmStop as error:
             found, stop = error.warnings, error
         for event in found:
@@ -186,7 +187,7 @@ class Run:
     def prepare(self, stage: Training) -> None:
         """Make a stage's prompts, optimiser and sampling rules; restore them if the run is resumed."""
         self.collector.sleep()  # frees memory for the teacher, the optimiser and the reference
-        following = steps_of(self, stage)  # may raise UserError
+        following = ranks.run_on_all(lambda: steps_of(self, stage))  # one rank alone may lack a teacher's files
         if "steps" in self.__dict__:
             self.steps.learner.close()
             del self.steps.learner  # frees the optimiser's memory before the next one is made

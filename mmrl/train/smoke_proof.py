@@ -51,7 +51,7 @@ def _missing(stage: Training, metrics: Mapping[str, float], moved: float, compar
     # what compares no group, such as filtered cloning, learns from gold completions that were put in, whatever the others earn
     imitates = not compares and metrics.get("sampling/smoke_gold", 0.0) > 0
     if compared and metrics.get("zero_std_share", 0.0) >= 1 and not imitates:
-        return "no group had spread"
+        return "all completions of a group scored the same, in every group"
     if not math.isfinite(metrics.get("loss", math.nan)):
         return f"the loss was {metrics.get('loss', 'missing')}"
     if not metrics.get("grad_norm", 0.0) > 0:  # weight decay moves weights too

@@ -21,13 +21,14 @@ def told_update(found: Mapping[str, Any]) -> str:
     """What is known of the update of a stage."""
     if found["step"] is None:
         return f"no step showed an update: {found['why'] or 'none was run'}"
-    moved = f"{100 * found['moved_share']:.3g}% of the weights, by up to {found['moved']:.1e}"
-    said = f"the update works: step {found['step']} moved {moved}, with a loss of {found['loss']:.3g}"
+    changed = f"{100 * found['moved_share']:.3g}% of the weights, by at most {found['moved']:.1e}"
+    said = f"the update works: step {found['step']} changed {changed} (loss {found['loss']:.3g})"
+    of = f"{found['groups']} groups"
     if found["gold"]:
-        said += f"; gold completions were put into {found['gold']} of {found['groups']} groups, so that rewards differed"
+        said += f"; gold completions took the place of some in {found['gold']} of {of}, so that rewards differed"
     if found["drawn"]:
-        said += f"; {found['drawn']} of {found['groups']} groups were paid by turns, as all earned the same: "
-        said += "the reward itself is not shown"
+        said += f"; {found['drawn']} of {of} got invented rewards, as all completions had scored the same: "
+        said += "the task's own reward was not tested"
     return said
 
 
@@ -68,4 +69,8 @@ def told_shown(entries: Sequence[str], run: RunData) -> list[str]:
     each = [seen(said, found) for said in entries]
     there = [f"{one.said} ({one.value:.3g})" for one in each if one.value is not None]
     lacking = [one.said if one.exists else f"{one.said} (no such figure)" for one in each if one.value is None]
-    return [f"{how}: {', '.join(some)}" for how, some in (("shown", there), ("not shown by any step", lacking)) if some]
+    return [
+        f"{how}: {', '.join(some)}"
+        for how, some in (("smoke_shows held", there), ("smoke_shows held in no step", lacking))
+        if some
+    ]

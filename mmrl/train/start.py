@@ -21,6 +21,7 @@ from mmrl.compute import ranks
 from mmrl.compute.devices import held_by_others, prepare_device
 from mmrl.compute.flash_attention import use_flash_attention
 from mmrl.compute.progress import Progress
+from mmrl.compute.rank_errors import shared_errors
 from mmrl.config.load import to_dict
 from mmrl.config.sections import OffPolicyStage, RunConfig, teacher_of
 from mmrl.evaluation.pairs import evaluator_of
@@ -187,7 +188,7 @@ def out_of_memory_errors(config: RunConfig) -> Iterator[None]:
         held = held_by_others("cuda") if isinstance(error, torch.OutOfMemoryError) and torch.cuda.is_available() else 0
         others = f", of which other processes hold {gib(held)}" if held else ""
         raise UserError(
-            f"out of memory ({shorten(error)[:120] or type(error).__name__}{others}): lower train.micro_batch_tokens = "
+            f"out of memory ({shorten(error, 120) or type(error).__name__}{others}): lower train.micro_batch_tokens = "
             f"{config.train.micro_batch_tokens}, generate.batch_size = {config.generate.batch_size} or policy.max_pixels, or set "
             "train.gradient_checkpointing = true; continue a run that had begun with --resume"
         ) from error
@@ -235,7 +236,7 @@ def finish(run: Run) -> None:
     run.observe("mmrl_run_started", run=run.folder, config=to_dict(run.config))
     status = "failed"
     try:
-        with out_of_memory_errors(run.config):
+        with shared_errors(), out_of_memory_errors(run.config):
             run.run_stages()
         status = "finished"
     except KeyboardInterrupt:

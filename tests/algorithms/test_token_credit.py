@@ -47,6 +47,21 @@ def test_credit_from_a_policy_that_knows_the_answer_is_theirs(row):
     assert found[8].isnan().all()
 
 
+@pytest.mark.parametrize(
+    ("id", "settings"), [("sdar", {"told_weight": 0.3}), ("rlsd", {"weight": 0.7}), ("rlsd", {"only_negative": True})]
+)
+def test_who_was_told_nothing_knows_nothing_better(id, settings):
+    """Rollouts whose prompt has no gold completion have GRPO's advantage, and others their own."""
+    rewards, groups = torch.tensor([1.0, 0.0, 1.0, 0.0], dtype=torch.float64), torch.tensor([0, 0, 1, 1])
+    told = torch.tensor([[-0.5, -0.1]] * 2 + [[NAN, NAN]] * 2, dtype=torch.float64)
+    given = {"rewards_N": rewards, "groups_N": groups, "told_logprobs_NT": told, "logprobs_NT": torch.full((4, 2), -0.3)}
+    given |= {"mask_NT": torch.tensor([[True, True]] * 3 + [[True, False]]), "progress_N": torch.zeros(4)}
+    found, plain = (
+        one.advantage(*(given[name] for name in one.needs)) for one in (load_algorithm(id, settings), load_algorithm("grpo", {}))
+    )
+    assert torch.equal(found[2:], plain[2:, None] * given["mask_NT"][2:]) and not torch.equal(found[:2], found[2:])
+
+
 @pytest.mark.parametrize("tail", [True, False])
 def test_the_optimal_token_baseline_one_place_at_a_time(tail):
     """With scores that failed. Of all baselines at a place it has the least mean of energy times squared advantage."""

@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from mmrl.api.errors import LimitReached, PluginError, UserError, shorten
+from mmrl.api.errors import LimitReached, PluginError, UserError, check_path, shorten
 
 
 def test_a_message_begins_with_the_key_that_it_is_about_and_can_be_said_of_another() -> None:
@@ -46,13 +46,22 @@ def test_a_message_is_one_line_that_no_terminal_obeys():
 @pytest.mark.parametrize(
     ("message", "most", "kept"),
     [
-        ("one two three", 0, "one two three"),
-        ("one two three", 13, "one two three"),
-        ("one two\n  three", 12, "one two…"),
-        ("one two three", 8, "one two…"),
-        ("one two three", 7, "one…"),
-        ("one two three", 3, "on…"),
+        ("one two\n  three", 0, "one two three"),
+        ("the file is broken: copy it again", 33, "the file is broken: copy it again"),
+        ("the file is broken: copy it again", 32, "the file is broken: … it again"),
+        ("the file is broken: copy it again", 27, "the file is … it again"),
+        (f"{'x' * 40}: copy it again", 30, f"{'x' * 17} … it again"),
+        (f"copy it again: {'x' * 40}", 30, f"copy it again: … {'x' * 10}"),
     ],
 )
-def test_a_long_message_ends_with_a_whole_word(message: str, most: int, kept: str) -> None:
-    assert shorten(ValueError(message), most) == kept
+def test_a_long_message_keeps_whole_words_of_what_is_wrong_and_of_what_to_do(message: str, most: int, kept: str) -> None:
+    assert shorten(ValueError(message), most) == shorten(message, most) == kept
+    assert not most or len(kept) <= most
+
+
+def test_a_relative_path_that_leads_nowhere_is_told_with_its_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert check_path("data/rows.jsonl") == f"check the path, which is relative to {tmp_path}"
+    assert check_path("/data/rows.jsonl") == check_path("~/rows.jsonl") == "check the path"
+    tmp_path.rmdir()
+    assert check_path("rows.jsonl") == "check the path", "of a folder that is gone nothing is known"

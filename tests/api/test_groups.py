@@ -3,7 +3,7 @@
 import pytest
 
 from mmrl import Prompt, UserError, user_message
-from mmrl.api.tasks.groups import SetSizes, cells_of, check_groups, group_figures
+from mmrl.api.tasks.groups import RowSets, cells_of, check_groups, group_figures
 from mmrl.api.tasks.tables import DataTable, columns_in, fill_columns
 
 SETS = {"figures": ["set", "figure"], "sets": ["set"], "worst": ["figure", "set"], "all": ["set"], "each": ["set", "figure"]}
@@ -12,9 +12,9 @@ SETS = {"figures": ["set", "figure"], "sets": ["set"], "worst": ["figure", "set"
 def scored(*rows):
     """(prompt with the row's cells and the sizes of its sets, score) of (row, score)."""
     columns, table = ("kind", "about.skills", "figure", "set"), [row for row, _ in rows]
-    sizes = SetSizes(SETS, DataTable("t", len(table), table.__getitem__).scan)
+    sizes = RowSets(SETS, DataTable("t", len(table), table.__getitem__).scan)
     return [
-        (Prompt(id=str(n), messages=[user_message("?")], answer="a", meta={**cells_of(row, columns), **sizes.of(row)}), score)
+        (Prompt(id=str(n), messages=[user_message("?")], answer="a", meta={**cells_of(row, columns), **sizes.sizes(row)}), score)
         for n, (row, score) in enumerate(rows)
     ]
 
@@ -74,9 +74,18 @@ def test_without_sizes_every_set_counts():
 def test_sets_of_keys_in_objects_are_counted_without_rows_that_can_not_be_read():
     rows = [{"a": {"b": 1}, "c": 1}, {"a": {"b": 1}, "c": 2}, {"a": 5}, {"a": {"b": {"d": 1}}}, None]
     asked = []
-    sizes = SetSizes({"same": ["a.b"], "pairs": ["c", "a.b"]}, lambda keys: asked.append(keys) or rows)
-    assert not asked and sizes.of(rows[0]) == {"set_sizes": {"same": 2, "pairs": 1}} == sizes.of(rows[1])
-    assert len(asked) == 1 and {*asked[0]} == {"a.b", "a", "c"} and SetSizes({}, None).of({}) == {}
+    sizes = RowSets({"same": ["a.b"], "pairs": ["c", "a.b"]}, lambda keys: asked.append(keys) or rows)
+    assert not asked and sizes.sizes(rows[0]) == {"set_sizes": {"same": 2, "pairs": 1}} == sizes.sizes(rows[1])
+    assert len(asked) == 1 and {*asked[0]} == {"a.b", "a", "c"} and RowSets({}, None).sizes({}) == {}
+
+
+def test_rows_that_share_a_set_are_drawn_together():
+    """Of any figure, and through others: as HallusionBench's pairs of questions and of figures are."""
+    table = [{"q": q, "f": f} for q, f in (("1", "a"), ("2", "b"), ("3", "c"), ("1", "b"), (None, ""), ("", None), ("4", "c"))]
+    sets = RowSets({"qAcc": ["q"], "fAcc": ["f"]}, lambda keys: [*table, None])
+    assert sets.linked(range(8)) == [0, 0, 2, 0, 4, 5, 2, 7], "rows of no set are alone"
+    assert sets.linked([6, 1, 0]) == [0, 1, 2], "by the rows of the split"
+    assert RowSets({}, None).linked([1, 2]) is None
 
 
 def test_where_all_cells_are_empty_it_is_told_which():

@@ -12,7 +12,7 @@ from mmrl.api.episodes import Conversation
 from mmrl.api.errors import PluginError
 from mmrl.api.tasks import overlays
 from mmrl.api.types import Score
-from mmrl.run_folder.rollouts import overlays_of, rollout_row
+from mmrl.run_folder.rollouts import gold_with_places, overlays_of, rollout_row
 
 SOUND = [
     Overlay(kind="box", coordinates=(0.1, 0.2, 0.3, 0.4), source="true", label="a cat"),
@@ -181,6 +181,23 @@ def test_a_row_has_the_overlays_that_its_task_draws_for_what_was_said():
         overlays_of({"a": Named()}, rollout("broken"))
     with pytest.raises(UserError, match="line 3 is broken"):
         overlays_of({"a": Named()}, rollout("broken", answer=1))
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold", "kept"),
+    [
+        ([2, 1, 3, 2], lambda prompt: "500 250 750 500", "500 250 750 500"),
+        (3, lambda prompt: "3", ""),  # a number of things has no coordinates, though the things are marked
+        ([2, 1, 3, 2], lambda prompt: 1 / 0, ""),  # nobody but people needs it
+    ],
+)
+def test_a_row_has_the_gold_completion_of_an_answer_with_places(answer, gold, kept):
+    """The answer is in pixels of the original, the gold completion in the coordinates that the prompt asks for."""
+    task = Task()
+    task.gold = gold
+    prompt = Prompt(messages=[user_message("?", Image.new("RGB", (4, 4)))], answer=answer, meta={"boxes": [(2, 1, 3, 2)]})
+    assert gold_with_places(task, prompt) == kept
+    assert rollout_row(rollout("here"), Score(1.0), 0.0, gold=kept).get("gold", "") == kept
 
 
 def test_the_guides_task_draws_what_it_reads():

@@ -232,13 +232,11 @@ def test_an_environment_that_talks_is_not_held_up(workers: Callable[..., Environ
     assert made.rows["state"].tolist() == [[1, 0]]
 
 
-def test_steps_of_several_run_at_once(workers: Callable[..., EnvironmentProcesses]) -> None:
-    """Each sleeps, so that this holds on one core."""
-    made = workers(4, slow_s=0.5)
+def test_steps_of_several_run_at_once(workers: Callable[..., EnvironmentProcesses], tmp_path: Path) -> None:
+    """Each waits until all four are in this step."""
+    made = workers(4, mark=str(tmp_path / "here"))
     made.reset(dict.fromkeys(range(4), 1))
-    started = time.monotonic()
-    made.step(actions(*[(1, 0)] * 4), [0, 1, 2, 3])
-    assert 0.5 <= time.monotonic() - started < 1.5
+    assert made.step(actions(*[(1, 14)] * 4), [0, 1, 2, 3]) == {}
 
 
 def test_processes_outlive_the_thread_that_made_them(workers: Callable[..., EnvironmentProcesses]) -> None:

@@ -93,7 +93,7 @@ def _report_fault(run: Path) -> tuple[str, float]:
         html = write_report(run).read_text()
         problem = "the report has a script of the folder" if any(harm in html for harm in HARM) else ""
     except Exception as error:
-        problem = f"no report: {type(error).__name__}: {shorten(error)[:200]}"
+        problem = f"no report: {type(error).__name__}: {shorten(error, 200)}"
     return problem, bounds.peak_mb(psutil.Process())
 
 

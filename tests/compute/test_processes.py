@@ -73,7 +73,7 @@ def test_ranks_that_hear_no_ctrl_c_are_killed_in_the_end(monkeypatch, capfd, tim
         rank.send_signal(signal.SIGINT)
     began = time.monotonic()
     assert processes._wait(ranks, [signal.SIGINT] * times) == 130
-    assert time.monotonic() - began < 10 and all(rank.returncode == -signal.SIGKILL for rank in ranks)
+    assert time.monotonic() - began < 40 and all(rank.returncode == -signal.SIGKILL for rank in ranks)
     assert capfd.readouterr().err == "mmrl: ranks that didn't end by themselves were killed: 0, 1; continue with --resume\n"
 
 

@@ -238,7 +238,7 @@ def test_whoever_waits_for_a_closed_judge_is_told(ray):
     judge.close()
     judge.close()
     with pytest.raises(CancelledError):
-        asked.result(5)
+        asked.result(60)
     with pytest.raises(RuntimeError, match="the judge is closed"):
         judge.run("odd/slow", [Case(completion="")])
 

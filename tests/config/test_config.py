@@ -68,6 +68,7 @@ def test_a_path_may_begin_with_the_users_folder(monkeypatch):
         ("stages.1.group_sise=4", "unknown key 'stages.1.group_sise': did you mean 'group_size'?"),
         ("stages.0.group_size=4", "unknown key 'stages.0.group_size'"),
         ("polcy.model=x", "did you mean 'policy'?"),
+        ("policy.model=''", "'policy.model': it is empty: give a path or a name"),  # not '.', which Python takes it for
         ("policy.modle=x", "did you mean 'model'?"),
         ("tasks.0.wieght=1", "did you mean 'weight'?"),
         ("seed=one", "'seed': it should be a whole number; found 'one'"),
@@ -186,6 +187,7 @@ def test_what_is_missing_is_named():
 
 def test_unreadable_files(tmp_path):
     (tmp_path / "latin.toml").write_bytes('name = "é"'.encode("latin-1"))
+    (tmp_path / "empty.toml").write_text(" \n")
     (tmp_path / "broken.toml").write_text("name =")
     os.mkfifo(tmp_path / "pipe.toml")
     with open(tmp_path / "sparse.toml", "wb") as file:
@@ -198,6 +200,7 @@ def test_unreadable_files(tmp_path):
         ("a\0b", "can't be read: its name has a character that no path can have"),
         ("a\ud800b", "can't be read: its name has a character that no path can have"),
         ("none.toml", "does not exist"),
+        ("empty.toml", "is empty: write one"),
         ("latin.toml", "not UTF-8"),
         ("broken.toml", "not valid TOML"),
         (".", "is a folder"),

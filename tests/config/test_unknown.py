@@ -89,6 +89,13 @@ def test_a_key_of_a_rule_or_a_task_may_be_one_of_its_options(written, said):
     assert str(caught.value) == f"run file: unknown key {said}"
 
 
+def test_the_options_of_a_rule_are_listed_by_whoever_knows_them():
+    names = {("sampling_rules", "e/f"): ["bonus", "chances"]}
+    with pytest.raises(UserError) as caught:
+        configs.parse_config(GOOD, ["stages.0.rules=[{id='e/f',chance=0.5}]"], option_names=lambda listed, id: names[listed, id])
+    assert str(caught.value).endswith("an option of the rule is written options = {chance = ...}, with chances, bonus")
+
+
 @pytest.mark.parametrize(
     ("written", "said"),
     [

@@ -24,7 +24,7 @@ from mmrl.api.media.clips import VideoFrames
 from mmrl.api.seeds import derive
 from mmrl.api.simulators.types import Simulation
 from mmrl.api.specs import VerifierSpec
-from mmrl.api.statistics import mean_interval, student, wilson
+from mmrl.api.statistics import effective_count, mean_interval, student, wilson
 from mmrl.api.tasks.perturb import blanked
 from mmrl.api.types import Prompt, Score, Status, Turn, user_message
 from mmrl.evaluation.evaluator import Evaluator
@@ -100,6 +100,24 @@ def test_the_interval_of_a_mean():
     assert mean_interval([1.0, 2.0, 3.0]) == pytest.approx((2 - 2.484138, 2 + 2.484138), abs=1e-6)
     assert mean_interval([0.5, 0.5]) == (0.5, 0.5)
     assert mean_interval([0.5]) == mean_interval([]) == (-math.inf, math.inf)
+
+
+def test_the_interval_of_a_mean_whose_values_come_in_sets():
+    """By hand, and in the two extremes: values that say the same as another of their set, and sets of one value."""
+    # deviations of +-1/2, sums of +-1: the variance is 2 / 1 * (1 + 1) / 4^2, that of independent values 1 / 3 / 4
+    assert mean_interval([1, 1, 0, 0], "aabb") == pytest.approx((0.5 - 12.706205 / 2, 0.5 + 12.706205 / 2), abs=1e-6)
+    assert effective_count([1, 1, 0, 0], "aabb") == pytest.approx(4 / 3) and effective_count([1, 0, 1, 0], "aabb") == 4
+    chance = random.Random(3)
+    values = [chance.random() for _ in range(9)]
+    assert mean_interval(values * 4, [*range(9)] * 4) == pytest.approx(mean_interval(values))
+    assert (
+        mean_interval(values, range(9)) == pytest.approx(mean_interval(values)) and mean_interval(values, "a" * 9)[0] == -math.inf
+    )
+    assert confidence_interval([1.0] * 6, sets="aabbcc") == wilson(3, 3) != confidence_interval([1.0] * 6) == wilson(6, 6)
+    assert confidence_interval([0.5] * 6, sets="aabbcc") == confidence_interval([0.5] * 3)
+    low, high = confidence_interval([1, 1, 0, 0, 0, 0], sets="aabbcc")
+    assert low < wilson(2, 6)[0] and wilson(2, 6)[1] < high
+    assert confidence_interval([1, 0], sets="aa", counted=False) == (0, 1), "one set says nothing of the spread of sets"
 
 
 # -- one task's figure --------------------------------------------------------------------------------------------------
@@ -339,6 +357,39 @@ def test_a_metric_that_the_run_file_replaced_is_not_evaluated(tmp_path):
 
     assert metric({}) == "toy/exact"
     assert metric({"toy/letters": 1.0, "toy/exact": 0.5}) == "toy/exact"
+
+
+def test_sets_of_prompts_are_asked_whole(tmp_path):
+    """The same ones every time, as many as fit, from the whole split; no other prompts than before where all fit or none does."""
+
+    def asked(sets, n):
+        class Grouped(Letters):
+            def prompt_sets(self, split, seed):
+                return sets and [*sets]
+
+        config = runs.toy_config(tmp_path, overrides=(f"evaluate.num_prompts={n}",))
+        held = Evaluator(runs.setup(config, {"toy/colour": Grouped()}), Collector(), Judged()).heldout
+        entry = config.tasks[0]
+        (batch,) = held.batches(entry, 9, lambda prompt: prompt, strict=False)
+        assert {one.set is None for one in batch} == {not sets or len({*sets}) == 1}
+        assert [one.posed for one in batch] == held.prompts(entry)
+        return "".join(p.answer for p in held.prompts(entry))
+
+    assert [asked("abcabcabc", n) for n in (3, 5, 6, 8, 9)] == ["147", "147", "013467", "013467", "012345678"]
+    assert [asked("aabbbbbbc", n) for n in (2, 3, 7)] == ["01", "018", "2345678"], "what is too large leaves room for others"
+    assert asked("aaaaabbbb", 4) == "5678"
+    assert asked(None, 4) == asked("aaaaaaaaa", 4) == "3467", "no set fits"
+
+    class Pairs(Letters):
+        def prompt_sets(self, split, seed):
+            return [i // 2 for i in range(9)]
+
+    evaluator = Evaluator(runs.setup(runs.toy_config(tmp_path), {"toy/colour": Pairs()}), Collector(), Judged(*[1.0] * 4))
+    found = evaluator("toy/colour")[0]
+    assert [(row["id"][-1], row["set"]) for row in found.rows()] == [("2", 1), ("3", 1), ("6", 3), ("7", 3)]
+    assert (found.low, found.high) == wilson(2, 2) and "set" not in figure(tmp_path, Judged(1.0), 1)[0].rows()[0]
+    with pytest.raises(PluginError, match=r"'toy/colour': prompt_sets\(\) must give a set for each of 9 prompts, not 2"):
+        asked("ab", 4)
 
 
 def test_fewer_prompts_than_asked_for_are_all_asked(tmp_path):

@@ -112,6 +112,16 @@ def test_graded_values():
     assert (found.p, found.test) == (6 / 8, "exact sign-flip test")
 
 
+def test_items_of_a_set_are_one_where_they_are_alike():
+    first, second = [0.1, 0.5, 0.5, 0.9], [0.3, 0.6, 0.5, 0.8]
+    one, found = paired_difference(first, second), paired_difference(first * 3, second * 3, [*range(4)] * 3)
+    assert (found.low, found.high) == pytest.approx((one.low, one.high)) and found.p == one.p
+    assert (found.wins, found.test) == (6, "exact sign-flip test of 4 sets")
+    won = paired_difference([0.0] * 6, [1.0] * 6, "aaabbb")
+    assert (won.p, won.low, won.high) == (0.5, *proportions_interval(2, 0, 2)), "two sets, not six prompts"
+    assert paired_difference([0.0, 1.0], [1.0, 1.0], "ab").p == paired_difference([0.0, 1.0], [1.0, 1.0]).p
+
+
 def test_rounding_is_no_difference():
     found = paired_difference([0.1 + 0.2, 0.5], [0.3, 0.5])
     assert (found.wins, found.losses, found.ties, found.p) == (0, 0, 2, 1.0)

@@ -65,7 +65,7 @@ def own_of_ray(driver):
 
 
 def nothing_left_of(driver):
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while left := own_of_ray(driver):
         assert time.monotonic() < deadline, left
         time.sleep(0.5)

@@ -1778,7 +1778,7 @@ ENTRIES = {
     ),
     "smoke_shows": Effect(
         to=["loss != 0"],
-        seen=both(said_to_be_shown, [], ["shown: loss != 0"]),
+        seen=both(said_to_be_shown, [], ["smoke_shows held: loss != 0"]),
         why="the end of a smoke run says what some step showed",
     ),
     "runs_dir": Effect(

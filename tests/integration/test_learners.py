@@ -79,6 +79,7 @@ def both(folder):
         "crowded": {**again, "folder": str(folder / "two" / "other"), "fault": "crowded"},
         "other model": {**again, "folder": str(folder / "two" / "other"), "fault": "other model"},
     }
+    disturbed["planted"] = {"name": "masked", "folder": str(folder / "two" / "planted"), "fault": "planted"}
     disturbed["acts, stopped"] = {"name": "acts, vla", "stop": 4, "folder": str(folder / "two" / "acts, stopped")}
     return compared(folder, SOME, disturbed)
 
@@ -229,6 +230,15 @@ def test_a_full_disk_of_one_rank(alone, played):
     assert re.search(r"step-000004 could not be written: File too large: free some space", first)
     assert second == "exit 2", "it is said once"
     assert learners.differences(alone["resumed"], *played["full, again"], sampled=False) == []
+
+
+def test_an_error_of_one_rank_ends_all_with_a_checkpoint(folder, played):
+    """It is met between two steps of what ranks do together; what the first rank writes of it is whole."""
+    first, second = (share["error"] for share in played["planted"])
+    assert first == "an image can't be masked: mend it" and second == "exit 2"
+    made = folder / "two" / "planted" / "run"
+    assert [row["what"] for row in read_jsonl(made / "errors.jsonl")][-1] == first
+    assert (made / "checkpoints" / "step-000002").is_dir()
 
 
 def test_what_is_wrong_with_the_folder_is_told_by_all(played):

@@ -185,8 +185,11 @@ def test_a_finished_run_says_how_to_evaluate_it_again(tmp_path):
     (tmp_path / "run.toml").write_text(RUN_FILE)
     code, lines = mmrl(tmp_path, "train", "run.toml", "--smoke", "--set", "smoke_shows=['loss != 0', 'grad_norm < 0']")
     assert code == 0
-    shown, lacking = (line for line in lines if line.startswith(("smoke     shown: ", "smoke     not shown ")))
-    assert shown.startswith("smoke     shown: loss != 0 (") and lacking == "smoke     not shown by any step: grad_norm < 0"
+    shown, lacking = (
+        line for line in lines if line.startswith(("smoke     smoke_shows held: ", "smoke     smoke_shows held in "))
+    )
+    assert shown.startswith("smoke     smoke_shows held: loss != 0 (")
+    assert lacking == "smoke     smoke_shows held in no step: grad_norm < 0"
     assert any(line.strip().startswith("note: smoke run: a tiny model and a few steps") for line in lines)
     assert f"evaluate  mmrl --plugin {shlex.quote(runs.TOY)} eval runs/told-smoke" in lines
     assert not any("mmrl new plugin" in line for line in lines), "who wrote the task knows"

@@ -222,7 +222,7 @@ def test_a_verifier_that_moves_its_progress():
     with judge("act", timeout_s=0.4) as on:
         start = time.monotonic()
         scores = acts(on, ("move_progress", ""), ("nothing", ""))
-        assert time.monotonic() - start < 5
+        assert time.monotonic() - start < 60, "it would never end"
     assert scores[1].value == 1.0 and scores[0].value is None
 
 

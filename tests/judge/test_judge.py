@@ -65,7 +65,7 @@ def quick(case):
     return 1.0
 
 def slow(case):
-    time.sleep(0.15)
+    time.sleep(0.4)
     return 1.0
 
 def stuck(case):
@@ -310,11 +310,11 @@ def test_processes_work_side_by_side(tmp_path):
 
 def test_submit_goes_on_beside_the_caller(tmp_path):
     a, b = tmp_path / "a", tmp_path / "b"
-    with local_judge({"faulty/meet": {}}, timeout_s=10.0) as judge:
+    with local_judge({"faulty/meet": {}}, timeout_s=60.0) as judge:
         future = judge.submit([Case(completion="", answer=(str(a), str(b)))], [{"faulty/meet": 2.0}])
         assert not future.done()
         b.touch()
-        assert future.result(timeout=10) == [Score(2.0, {"faulty/meet": 1.0}, "")]
+        assert future.result(timeout=60) == [Score(2.0, {"faulty/meet": 1.0}, "")]
 
 
 def test_options_reach_the_verifier():
@@ -439,9 +439,9 @@ def test_unpicklable_return():
 
 def test_hang_costs_its_deadline_and_nothing_else():
     start = time.monotonic()
-    scores = run("hang", among_good(7, 40), timeout_s=0.5)
+    scores = run("hang", among_good(7, 200), timeout_s=0.5)
     assert one_failed(scores, at=7) == "took longer than its deadline of 0.5 s"
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 50  # half of what 200 deadlines take
 
 
 def test_hang_in_c_with_signals_blocked():
@@ -455,7 +455,7 @@ def test_deadline_is_the_specs_and_for_each_case_alone():
 
 @pytest.mark.slow
 def test_a_chunk_may_take_longer_than_a_case():
-    assert [s.value for s in run("slow", [GOOD] * 12, timeout_s=0.4)] == [1.0] * 12  # chunks of 3, each 0.45 s
+    assert [s.value for s in run("slow", [GOOD] * 12, timeout_s=1.0)] == [1.0] * 12  # chunks of 3, each 1.2 s
 
 
 def test_out_of_memory():
@@ -597,7 +597,7 @@ def test_a_result_that_can_t_be_made_is_told_to_who_asked_and_nobody_else():
         request = Request([GOOD], {"faulty/equal": [0]}, fault)
         judge._scorers.submit(request)
         with pytest.raises(KeyError, match="weight"):
-            request.future.result(timeout=20)
+            request.future.result(timeout=60)
         assert judge.run("faulty/equal", [GOOD])[0].value is not None
 
 

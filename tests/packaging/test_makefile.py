@@ -4,7 +4,6 @@ import os
 import re
 import shutil
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -67,9 +66,7 @@ def test_setup_from_nothing(project):
 
 def test_a_second_setup_does_nothing_until_something_changed(project):
     make(project, "setup")
-    start = time.perf_counter()
     assert make(project, "setup")[1] == []
-    assert time.perf_counter() - start < 2
     for name in ("pyproject.toml", "constraints.txt", "plugins/flags/pyproject.toml"):
         os.utime(project / "sims" / "maniskill" / "pyproject.toml", (0, 0))
         os.utime(project / ".venv" / "setup-done", (0, 0))

@@ -250,7 +250,8 @@ def test_a_saved_folder_has_openvlas_names_and_is_the_same_model(checkpoint, tmp
     assert moved and not any(torch.equal(before[k], after[k]) for k in moved)
     old, new = (json.loads((folder / "config.json").read_text()) for folder in (checkpoint, tmp_path / "saved"))
     assert new["model_type"] == "openvla" and new["norm_stats"] == old["norm_stats"] and new["towers"] == old["towers"]
-    assert old["text_config"].items() <= new["text_config"].items() and new["text_config"]["vocab_size"] < 900
+    text = {k: v for k, v in old["text_config"].items() if k != "dtype"}  # transformers 5.24 writes that of the weights here too
+    assert text.items() <= new["text_config"].items() and new["text_config"]["vocab_size"] < 900
 
     options = json.loads((tmp_path / "saved" / "acting.json").read_text())
     kept = {k: v for k, v in options.items() if k not in ("kind", "model")}

@@ -13,6 +13,7 @@ import vlm_cases as cases
 from mmrl.api.errors import UserError
 from mmrl.policies.names import HEARING
 from mmrl.policies.vlm import tiny
+from mmrl.policies.vlm.known_families import without_pictures
 from mmrl.policies.vlm.loading import auto_class
 from mmrl.policies.vlm.tiny.__main__ import main
 
@@ -67,6 +68,9 @@ def test_a_checkpoint_reads_pictures_learns_and_is_loaded_again(family, tmp_path
     model.save_pretrained(tmp_path)
     processor.save_pretrained(tmp_path)
     again = auto_class(str(tmp_path), False).from_pretrained(tmp_path).eval()
+    if family == "llama4":  # as known_families.Llama4 does, for transformers 5.24
+        for each in (model, again):
+            each.language_model.register_forward_hook(without_pictures)
     reader = AutoProcessor.from_pretrained(tmp_path)
     reader.chat_template = reader.chat_template or reader.tokenizer.chat_template  # Phi-4's processor drops its own
     assert (type(again), type(reader)) == (type(model), type(processor))

@@ -86,7 +86,7 @@ def board(folder: Path, caches: Path, *options: str, token: str = "") -> Iterato
     finally:
         process.terminate()
         try:
-            process.wait(10)
+            process.wait(30)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

@@ -29,7 +29,8 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[2]
 TURNS = ROOT / "tests" / "turns.json"
-PYTEST = [sys.executable, "-m", "pytest", "-q", "-m", "exhaustive and not gpu"]
+PYTEST = [sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml"), "-q", "-m", "exhaustive and not gpu"]
+"""With `-c`, as pytest would take the `pyproject.toml` of a plugin for its own, and would find no long tests there."""
 TIMEOUT_S = 900
 """For each test, as in `make test-all`."""
 NO_TESTS = 5
@@ -43,7 +44,7 @@ class Outcome(NamedTuple):
 
     passed: int
     failed: int
-    """Errors of fixtures count too, and a process that ends without a report counts as one."""
+    """Errors of fixtures count too, and a process that ends without a report or finds no test counts as one."""
     skipped: int
     said: str
     """What pytest printed."""
@@ -74,7 +75,8 @@ def outcome(report: str, code: int, said: str) -> Outcome:
         sum(int(suite.get(name, 0)) for suite in suites) for name in ("tests", "failures", "errors", "skipped")
     )
     failed = failures + errors
-    return Outcome(max(0, tests - failed - skipped), failed or int(code not in (0, NO_TESTS)), skipped, said)
+    ended = code == 0 or (code == NO_TESTS and tests)  # of a module that is skipped no test is found either
+    return Outcome(max(0, tests - failed - skipped), failed or int(not ended), skipped, said)
 
 
 def in_turn(files: Iterable[str], rows: Mapping[str, Row]) -> list[str]:

@@ -25,7 +25,7 @@ from torch.distributed.tensor import DTensor
 
 import forked
 import runs
-from mmrl.api.errors import UserError
+from mmrl.api.errors import PluginError, UserError
 from mmrl.compute import ranks
 from mmrl.run_folder.reader import read_jsonl
 from mmrl.train.smoke import smoke
@@ -326,7 +326,36 @@ def other_model(path: Path) -> Any:
     yield
 
 
-FAULTS: dict[str, Any] = {"": lambda path: contextlib.nullcontext(), "crowded": crowded, "full": full, "other model": other_model}
+@contextlib.contextmanager
+def planted(path: Path) -> Any:
+    """From the third step on the last rank can't mask its images; and its alarms, which nobody asks, would fail at once."""
+    import pytest
+
+    from mmrl.train.alarms import AlarmMonitor
+    from mmrl.train.stages import rl as steps
+
+    calls, masked = [0], steps.masked_rollouts
+
+    def fails(*args: Any) -> Any:
+        calls[0] += 1
+        if calls[0] > 2:
+            raise PluginError("an image can't be masked: mend it")
+        return masked(*args)
+
+    with pytest.MonkeyPatch.context() as m:
+        if ranks.rank() == ranks.world_size() - 1:
+            m.setattr(steps, "masked_rollouts", fails)
+            m.setattr(AlarmMonitor, "step", lambda *_: 1 / 0)
+        yield
+
+
+FAULTS: dict[str, Any] = {
+    "": lambda path: contextlib.nullcontext(),
+    "crowded": crowded,
+    "full": full,
+    "other model": other_model,
+    "planted": planted,
+}
 
 
 def first_weights() -> dict[str, torch.Tensor]:

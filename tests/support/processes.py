@@ -21,7 +21,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-def gone(pid: int, within_s: float = 5.0) -> bool:
+def gone(pid: int, within_s: float = 30.0) -> bool:
     """Whether it ends so soon."""
     end = time.monotonic() + within_s
     while alive(pid) and time.monotonic() < end:

@@ -1,5 +1,6 @@
 """An environment for `mmrl.api.simulators.processes` that can be told to fail: a point on a line, in a process of its own."""
 
+import glob
 import os
 import signal
 import sys
@@ -15,7 +16,7 @@ class Refused(Exception):
 class Environment:
     """The first number of an action moves the point; the second, where it is not 0, makes it fail in the way of that number."""
 
-    def __init__(self, dims=2, start="well", slow_s=0.0, mark=None, odd=False):
+    def __init__(self, dims=2, start="well", mark=None, odd=False):
         if start == "refused":
             raise Refused("there is no such environment")
         if start == "raises":
@@ -42,7 +43,7 @@ class Environment:
             "told": os.environ.get("TOLD"),
             "python": sys.executable,
         }
-        self.slow_s, self.odd = slow_s, odd
+        self.mark, self.odd = mark, odd
         self.at, self.steps, self.seed = 0.0, 0, 0
 
     def reset(self, seed, variant):
@@ -69,7 +70,11 @@ class Environment:
             self.odd = True
         elif how == 7:
             raise Refused("that is no way to go")
-        time.sleep(self.slow_s)
+        elif how >= 10:  # goes on when there are so many more in this step
+            with open(f"{self.mark}-{os.getpid()}", "w"):
+                pass
+            while len(glob.glob(f"{self.mark}-*")) < how - 10:
+                time.sleep(0.01)
         self.at += float(action[0])
         self.steps += 1
         return self._rows()

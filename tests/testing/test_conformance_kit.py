@@ -239,6 +239,11 @@ TASK_FAULTS = {
         task(summarise_parts=lambda self, parts: {name: float("inf") for name in parts}),
         "summarise_parts gives 'part': inf: return a dict of finite floats",
     ),
+    "too few sets": (
+        "summary_is_numbers",
+        task(prompt_sets=lambda self, split, seed: ["a"]),
+        "prompt_sets() must give a set for each of",
+    ),
 }
 
 

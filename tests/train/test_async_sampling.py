@@ -11,6 +11,7 @@ import torch
 
 import vlm_cases as cases
 from mmrl.api.errors import UserError
+from mmrl.compute import ranks
 from mmrl.policies.vlm.families import Family
 from mmrl.rollout.generate.local import LocalGenerator
 from mmrl.rollout.generate.sampling import SamplingParams
@@ -141,12 +142,24 @@ def test_outcomes_reach_the_draws_of_the_steps_that_are_begun_after_them():
         assert known == [(), (), (), (0,), (1,), (2,)]
 
 
-@pytest.mark.slow
-def test_two_stages_that_take_equally_long_take_half_the_time():
-    started = time.perf_counter()
-    Line(1, 30, sampling_s=0.05, learning_s=0.05).run_stages()
-    beside = time.perf_counter() - started
-    assert 31 * 0.05 <= beside < 30 * 0.1 / 1.6
+def test_the_next_step_is_sampled_while_one_is_learned():
+    learned, sampled = ([threading.Event() for _ in range(5)] for _ in range(2))
+    waited = []
+
+    def work(at):
+        sampled[at.step].set()
+        if at.step:  # not done before the step before it is learned
+            waited.append(learned[at.step - 1].wait(30))
+        return at.step
+
+    sampler = AsyncSampler(Stub(work), 1, steps=5)
+    for step in range(5):
+        sampler("the prompts", StepIndex(step, step, step))
+        if step < 4:
+            assert sampled[step + 1].wait(30), "the sampler doesn't wait for the learner"
+        learned[step].set()
+    sampler.close()
+    assert waited == [True] * 4
 
 
 def test_a_fault_of_the_sampler_is_raised_where_the_step_is_taken():
@@ -162,16 +175,40 @@ def test_a_fault_of_the_sampler_is_raised_where_the_step_is_taken():
     sampler.close()
 
 
-def test_closing_waits_for_the_step_under_way_and_drops_the_others():
-    done = []
+def test_ranks_drop_the_same_steps_when_they_close(monkeypatch):
+    """Each step that was begun asks the other ranks, also if it is dropped: one that begins a step alone would wait for them."""
+    asked, begun = [], threading.Event()
+    monkeypatch.setattr(ranks, "any_rank", lambda own: asked.append(own) or own)
 
     def work(at):
+        if at.step:
+            begun.set()
+            while not sampler.closed:
+                time.sleep(0.001)
+
+    sampler = AsyncSampler(Stub(work), 3, steps=10)
+    sampler("the prompts", StepIndex(0, 0, 0))
+    assert begun.wait(30)
+    sampler.close()
+    assert asked == [False, False, True, True]
+
+    monkeypatch.setattr(ranks, "any_rank", lambda own: True)
+    with pytest.raises(RuntimeError, match=ranks.CLOSED):
+        AsyncSampler(Stub(work), 1, steps=10)("the prompts", StepIndex(0, 0, 0))
+
+
+def test_closing_waits_for_the_step_under_way_and_drops_the_others():
+    done, begun = [], threading.Event()
+
+    def work(at):
+        if at.step:
+            begun.set()
         time.sleep(0.1)
         done.append(at.step)
 
     sampler = AsyncSampler(Stub(work), 3, steps=10)
     sampler("the prompts", StepIndex(0, 0, 0))
-    time.sleep(0.02)
+    assert begun.wait(30)
     sampler.close()
     assert done == [0, 1] and not sampler.jobs
 

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from mmrl.api.errors import UserError
 from mmrl.api.simulators.types import Observation
 from mmrl.config.load import parse_config
-from mmrl.config.sections import PolicyConfig, RlStage
+from mmrl.config.sections import LoraConfig, PolicyConfig, RlStage
 from mmrl.policies.acting.vla import VLA
 from mmrl.policies.batches import ActionMicroBatch
 from mmrl.train.plan.acting import slots, vla_shapes, vla_sizes, vla_workload
@@ -82,6 +82,21 @@ def test_weights_and_activations_are_what_torch_keeps(family):
     assert slots(config, shapes.family) == policy.slots
     planned = Micro(rows=6, length=read.ids_nS.shape[1], patches=patches, targets=6 * policy.slots)
     assert activations(shapes, planned, 4, weights=counted) == pytest.approx(kept(policy, calls), rel=bound)
+
+
+@pytest.mark.parametrize("lora", [None, LoraConfig(rank=4, target_modules=["language"])], ids=["in full", "adapters"])
+def test_what_a_policy_adds_is_float32_and_trained_beside_adapters(lora):
+    options = {"dims": 3, "chunk": 2, "head": "normal", "state": 4}
+    config = PolicyConfig(model="tiny:qwen3_vl:hidden=64,layers=2", kind="vla", options=options, dtype="bfloat16", lora=lora)
+    policy, stage = VLA(config, **options), RlStage(kind="rl", steps=1)
+    shapes = find_shapes(config).shapes
+    counted = trained(shapes, lora, stage)
+    assert counted.moved == sum(p.numel() for _, p in policy.parameters())
+    data = {"name": "x", "tasks": [{"id": "robotics/reach"}], "stages": [{"kind": "rl", "steps": 1}]}
+    run = parse_config(data | {"policy": config.model_dump(exclude_unset=True)})
+    parts = {part.name: part.bytes for part in resident(shapes, run, stage, counted)}
+    assert parts["weights"] + parts.get("adapters", 0) == sum(p.nbytes for p in policy.model.parameters())
+    assert parts.get("float32 masters", 0) == sum(4 * p.numel() for _, p in policy.parameters() if p.dtype == torch.bfloat16)
 
 
 def plan(recipe, *arguments):

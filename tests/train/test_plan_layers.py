@@ -1,16 +1,13 @@
 """Layers of language models whose passes a plan counts, against what torch keeps and computes of tiny models on a CPU."""
 
 import json
-from dataclasses import replace
 
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-import vlm_cases as cases
 from mmrl.config.load import parse_config
 from mmrl.config.sections import LoraConfig, PolicyConfig, RlStage
-from mmrl.policies.batches import Credit
 from mmrl.policies.vlm import attention, tiny
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.train.plan import predict
@@ -22,48 +19,11 @@ from mmrl.train.plan.published import PUBLISHED
 from mmrl.train.plan.seconds import CostModel
 from mmrl.train.plan.shapes import shapes_of
 from mmrl.train.plan.trained import trained
-from mmrl.train.plan.workload import CHUNK, Micro
+from mmrl.train.plan.workload import CHUNK
 from mmrl.train.resolve import with_algorithm_defaults
-from mmrl.train.update.pack_conversations import pack
+from plan_cases import a_micro_batch, kept
 
 RL = RlStage(kind="rl", steps=1)
-GROUP = 4
-
-
-def kept(vlm, micro):
-    """Bytes that a forward pass keeps, the weights and the log-probabilities over the vocabulary left out."""
-    weights = {p.untyped_storage().data_ptr() for p in vlm.model.parameters()}
-    found = {}
-
-    def keep(t):
-        if t.untyped_storage().data_ptr() not in weights:
-            found[t.untyped_storage().data_ptr()] = t
-        return t
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
-        vlm.logprobs(micro, 1.0)
-    return sum(t.untyped_storage().nbytes() for t in found.values()) - 4 * len(micro.target_L) * len(vlm.bias_V)
-
-
-def a_micro_batch(vlm, completion, prompts=2, size=(112, 112)):
-    """Groups whose completions have this length, and what a plan takes them for."""
-    made = []
-    for rollout in cases.rollouts(vlm, [cases.prompt(0, size=size)] * prompts, group=GROUP, longest=1):
-        turn = replace(rollout.turns[0], token_ids=rollout.turns[0].token_ids * completion, logprobs=(-1.0,) * completion)
-        made.append(replace(rollout, turns=(turn,)))
-    some = Credit(advantages=torch.ones(GROUP * prompts))
-    (micro,) = pack(made, some, vlm, shared_prefix=True, budget=10_000).micro
-    rows, length = micro.ids_BS.shape
-    planned = Micro(
-        rows=rows,
-        length=length,
-        patches=int(micro.media["image_grid_thw"].prod(-1).sum()),
-        targets=len(micro.target_L),
-        prompt=length - GROUP * completion,
-        completion=completion,
-        members=((GROUP, rows),),
-    )
-    return micro, planned
 
 
 @pytest.mark.parametrize("dtype", [pytest.param("float32", marks=pytest.mark.slow), "bfloat16"])

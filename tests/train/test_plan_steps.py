@@ -11,7 +11,10 @@ from mmrl.api.errors import PluginError, UserError
 from mmrl.api.sampling import StepLoad
 from mmrl.config.load import parse_config
 from mmrl.policies.vlm.vlm import VLM
+from mmrl.train.plan.published import PUBLISHED
+from mmrl.train.plan.shapes import shapes_of
 from mmrl.train.plan.step import step_of
+from mmrl.train.plan.workload import Sizes, workload
 from mmrl.train.resolve import with_algorithm_defaults
 from mmrl.train.sampling.numbers import step_load
 
@@ -53,6 +56,17 @@ def test_rules_and_algorithms_say_what_they_add(given, sampled, trained):
         given = given | {"group_size": 1}
     found = step(**given)
     assert (found.sampled, found.trained) == (sampled, trained)
+
+
+@pytest.mark.parametrize("limit, given, counted", [(300, 300, 1100), (300, 200, 200), (2000, 2000, 2000)])
+def test_answers_that_go_on_are_counted_at_their_longest(limit, given, counted):
+    """Beyond the limit of an answer, and if answers are not said to be shorter."""
+    rules = [{"id": "vqa/forced-rethinking", "options": {"longest": 500, "most": 600}}]
+    config = run_file(rules=rules)
+    config = config.model_copy(update={"generate": config.generate.model_copy(update={"max_tokens": limit})})
+    shapes = shapes_of(PUBLISHED["Qwen/Qwen2.5-VL-3B"], "")
+    work = workload(config, config.stages[0], shapes, Sizes(text=100, images=0, completion=given))
+    assert work.completion == counted and sum(m.targets * n for m, n in work.micro.items()) == 16 * counted
 
 
 def test_imitated_completions_come_beside():

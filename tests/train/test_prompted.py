@@ -1,5 +1,6 @@
 """Rollouts as answers to prompts that tell the gold completion."""
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -12,7 +13,9 @@ from mmrl.api.interfaces import Task
 from mmrl.config.sections import RlStage
 from mmrl.train.checks.gold_rewards import check_answers_known
 from mmrl.train.sampling.hints import HINT
-from mmrl.train.sampling.prompted import told_rollouts
+from mmrl.train.sampling.prompted import told_rollouts, unchanged
+from mmrl.train.stages.base import Steps
+from mmrl.train.stages.rl import RlSteps
 
 
 class Knows:
@@ -41,6 +44,20 @@ def test_the_same_tokens_follow_a_prompt_that_tells_the_answer():
     with torch.no_grad():
         before, after = (cases.naive_logprobs(vlm, r, 1.0) for r in (own[0], found[0]))
     assert len(before) == len(after) and (before - after).abs().max() > 1e-4
+
+
+def test_of_who_was_told_nothing_nothing_is_measured(monkeypatch):
+    """Else what the policy says after the same prompt would count as what it says when it knows the answer."""
+    vlm = cases.policy("qwen2_5_vl")
+    own = cases.rollouts(vlm, [cases.prompt(1), cases.prompt(2)], group=2)
+    collector = SimpleNamespace(encode=lambda prompts: [vlm.encode(p) for p in prompts])
+    monkeypatch.setattr(Steps, "measure", lambda self, rollouts, names: {"logprobs": torch.zeros(len(rollouts), 3)})
+    steps = object.__new__(RlSteps)
+    steps.run = SimpleNamespace(clock=lambda name: nullcontext(), collector=collector, tasks={"": Knows()})
+    found = steps.measure(own, frozenset({"told", "logprobs"}))
+    assert found["told"].isnan().tolist() == [[False] * 3] * 2 + [[True] * 3] * 2 and not found["logprobs"].isnan().any()
+    stubs = [r.to_stub() for r in own]
+    assert not unchanged(stubs, stubs, torch.device("cpu")).any(), "the rank that holds it says so"
 
 
 def test_where_no_task_knows_an_answer_none_can_be_told():

@@ -161,7 +161,7 @@ def test_a_rule_that_lets_answers_go_on_beyond_the_limit_is_told_before_the_run(
     kind = type(plugins.registry().make_sampling_rule("odd/good", {}))
     monkeypatch.setattr(kind, "longest_continued", reaches)
     found = [said for said in remarks(setup) if "go on" in said]
-    begins = f"stages.0.rules.1: answers may go on to {reaches} tokens, but mmrl plan and penalties of length count with {told}"
+    begins = f"stages.0.rules.1: answers may go on to {reaches} tokens, but penalties of length count with {told}"
     assert [said.startswith(begins) for said in found] == [True] * bool(told)
     assert not any("go on" in said for said in remarks(resolve(smoke(config)))), "a smoke run lowers the limit itself"
 

@@ -54,13 +54,13 @@ def test_a_step_proves_the_update_if_groups_had_spread_and_weights_moved_by_a_fi
     found = judged(0.25)
     assert (found["step"], found["moved"], found["moved_share"], found["loss"]) == (3, 0.25, 1 / 8, 0.5) and not unproved([found])
     (line,) = told([found])
-    assert line == "stage 1 (rl): the update works: step 3 moved 12.5% of the weights, by up to 2.5e-01, with a loss of 0.5"
+    assert line == "stage 1 (rl): the update works: step 3 changed 12.5% of the weights, by at most 2.5e-01 (loss 0.5)"
 
 
 @pytest.mark.parametrize(
     ("change", "metrics", "why"),
     [
-        (0.25, {"zero_std_share": 1.0}, "no group had spread"),
+        (0.25, {"zero_std_share": 1.0}, "all completions of a group scored the same, in every group"),
         (0.25, {"loss": math.nan}, "the loss was nan"),
         (0.25, {"grad_norm": 0.0}, "the gradient was 0"),
         (0.0, {}, "no weight moved (the largest change was 0)"),
@@ -86,7 +86,8 @@ def test_gold_completions_are_spread_enough_for_what_compares_no_group(compares,
 def test_what_was_changed_is_told_of_how_many():
     found = judged(0.25, **{"sampling/smoke_gold": 9.0, "sampling/smoke_drawn": 4.0, "sampling/smoke_groups": 16.0})
     (said,) = told([found])
-    assert "gold completions were put into 9 of 16 groups, so that" in said and "; 4 of 16 groups were paid by turns" in said
+    assert "; gold completions took the place of some in 9 of 16 groups, so that" in said
+    assert "; 4 of 16 groups got invented rewards, as all completions had scored the same: the task's own" in said
 
 
 def test_what_one_step_proved_a_later_one_does_not_take_back():
@@ -215,7 +216,7 @@ def test_a_smoke_run_shows_the_update_and_says_how(algorithm, tmp_path, toy):
     assert [(found["kind"], found["step"] is not None) for found in stages] == [("sft", True), ("rl", True)]
     assert stages[1]["moved"] > 0 and stages[1]["gold"] > 0 and not stages[1]["drawn"]
     told = told_shown(config.smoke_shows, read_run(folder.path))
-    assert told == ["shown: part toy/letters > 0.5 (1)", "not shown by any step: moved_share < 0"]
+    assert told == ["smoke_shows held: part toy/letters > 0.5 (1)", "smoke_shows held in no step: moved_share < 0"]
 
 
 def test_a_figure_is_shown_by_any_step_stage_or_recorded_rollout():
@@ -224,8 +225,8 @@ def test_a_figure_is_shown_by_any_step_stage_or_recorded_rollout():
     found = figures(run)
     said = ("a/b > 0.2", "a/b < 0.2", "a/b > 0.25", "c != 0.5", "d > 0", "moved_share < 0.5")
     assert [seen(each, found).value for each in said] == [0.25, 0.125, None, None, None, 0.125]
-    assert told_shown(["c > 0"], run) == ["shown: c > 0 (0.5)"] and told_shown([], run) == []
-    assert told_shown(["c > 1", "cc > 0"], run) == ["not shown by any step: c > 1, cc > 0 (no such figure)"]
+    assert told_shown(["c > 0"], run) == ["smoke_shows held: c > 0 (0.5)"] and told_shown([], run) == []
+    assert told_shown(["c > 1", "cc > 0"], run) == ["smoke_shows held in no step: c > 1, cc > 0 (no such figure)"]
 
 
 def test_a_run_that_is_no_smoke_run_mixes_in_nothing(tmp_path, toy):

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from mmrl import UserError, user_message
 from mmrl.api.statistics import mean_interval, wilson
+from mmrl.config.load import parse_config, to_dict
 from mmrl.run_folder import files
 from mmrl.run_folder.reader import read_items, read_run
 from mmrl.run_folder.writer import RunFolder
@@ -96,7 +97,7 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path):
         run.items(1, [item("a", 1.0)])
 
 
-@pytest.mark.parametrize("damage", [{"id": None}, {"task": 3}, {"value": "1"}, {"values": 1.0}, {"split": None}])
+@pytest.mark.parametrize("damage", [{"id": None}, {"task": 3}, {"value": "1"}, {"values": 1.0}, {"split": None}, {"set": "x"}])
 def test_a_damaged_item_is_named(tmp_path, damage):
     path = tmp_path / "step-000001.jsonl"
     path.write_bytes(b"".join(files.line({"step": 1, **row}) for row in (item("a", 1.0), {**item("b", 0.0), **damage})))
@@ -289,6 +290,19 @@ def test_differences_among_several_runs_name_each_value_once(mmrl, tmp_path):
     assert mmrl(*"abcdefg").splitlines()[-1] == "note: the runs differ in policy.rate (1, 2, 3, 4, ...)"
 
 
+def test_a_key_that_an_older_run_lacks_counts_as_its_default(mmrl, tmp_path):
+    """Else every key that a new version brings would part the runs of the old one from those of the new one."""
+    tasks, stage = [{"id": "t/a"}], {"kind": "rl", "algorithm": "grpo", "steps": 2}
+    old = {"name": "x", "seed": 0, "policy": {"model": "m"}, "tasks": tasks, "stages": [stage]}
+    new = to_dict(parse_config(old))
+    other = {**new, "stages": [{**new["stages"][0], "learning_rate": 0.5}]}
+    for name, config in (("a", old), ("b", new), ("c", other)):
+        RunFolder.create(tmp_path / name, config, 0).items(4, [item("0", 1.0)])
+    assert "differ in" not in mmrl("a", "b")
+    assert "None: both runs have the same settings" in sections.settings("a", tmp_path / "a", "b", tmp_path / "b", [])
+    assert "the runs differ in stages.0.learning_rate (" in mmrl("a", "c")
+
+
 # -- what is refused ----------------------------------------------------------------------------------------------------
 
 
@@ -302,6 +316,9 @@ def test_runs_that_can_not_be_compared(refused, tmp_path):
     assert refused("a") == "mmrl compare a: give two or more different run folders"
     assert refused("a", "./a") == "mmrl compare a a: give two or more different run folders"
     assert refused("a", "nowhere").startswith("nowhere is not a folder")
+    (tmp_path / "other").mkdir()
+    lacking = "it has no config.toml and no manifest.json"
+    assert refused("a", "other") == f"other is not a run folder: {lacking}: give one, such as runs/demo"
     assert refused("a", "b") == "the runs have no task in common: a has t/a; b has t/b: compare runs of the same tasks"
     assert refused("a", "v") == (
         "task 't/a' was evaluated with verifier 't/exact' by a and 't/other' by v: figures of different verifiers can't be "
@@ -362,6 +379,13 @@ def test_only_shares_of_right_answers_stay_between_0_and_1(mmrl, tmp_path):
     assert (grades["low"], grades["high"]) == pytest.approx((0.25 - 3.176551, 0.25 + 3.176551), abs=1e-6)
 
 
+def test_a_mean_that_is_none_of_right_answers_has_no_range(mmrl, tmp_path):
+    for name in "abc":
+        make(tmp_path / name, "").items(4, [item(id, 1e21, values=[1.0]) for id in "xyz"])
+    (mean,) = {(v["value"], v["low"], v["high"]) for v in json.loads(mmrl("a", "b", "c", "--json"))["tasks"][0]["values"]}
+    assert mean == (1e21, None, None)
+
+
 def test_only_prompts_that_every_run_answered_count(mmrl, tmp_path):
     for i, name in enumerate("abc"):
         make(tmp_path / name, "").items(4, [item("x", 1.0), item("y", 0.0), item(name, 1.0), *([item("z", 1.0)] if i else [])])
@@ -377,6 +401,15 @@ def test_a_seed_counts_once_and_settings_that_teach_nothing_do_not_part(mmrl, tm
     (group,) = json.loads(mmrl("a", "again", "b", "--json"))["tasks"][0]["groups"]
     assert (group["runs"], group["seeds"], group["name"]) == ([0, 2], [0, 1], "a")
     assert "note: the runs differ" not in mmrl("a", "again", "b")
+
+
+def test_prompts_of_a_set_are_compared_as_one(mmrl, tmp_path):
+    for name, values in (("a", (0.0,) * 6), ("b", (1.0,) * 6)):
+        rows = [item(str(i), value, **({"set": i // 3} if name == "b" else {})) for i, value in enumerate(values)]
+        make(tmp_path / name, "0").items(4, rows)
+    (task,) = json.loads(mmrl("a", "b", "--json"))["tasks"]
+    assert task["paired"]["p"] == 0.5 and task["paired"]["test"] == "exact sign-flip test of 2 sets"
+    assert (task["values"][1]["low"], task["values"][1]["high"]) == pytest.approx(wilson(2, 2))
 
 
 # -- what it costs ------------------------------------------------------------------------------------------------------

@@ -88,6 +88,13 @@ def test_true_marks_are_on_the_prompts_picture_and_said_ones_on_a_copy_beside_th
     ]
 
 
+@pytest.mark.parametrize("gold", ["<think>a cat</think>\n<answer>[9, 7]</answer>", "<think>a cat</think>\n[9, 7]", "[9, 7]"])
+def test_an_answer_with_places_is_shown_in_the_coordinates_that_the_prompt_asks_for(run, gold):
+    """Not in the task's own, which may be pixels of the original picture."""
+    assert "<span>Answer</span> <b>[9, 7]</b>" in card(run, row("1", answer=[90, 70], gold=gold))
+    assert "<span>Answer</span> <b>[90, 70]</b>" in card(run, row("1", answer=[90, 70]))
+
+
 @pytest.mark.parametrize(
     ("size", "widths"),  # without marks, with gold marks, and the copy beside a completion
     [((64, 64), (128, 128, 128)), ((28, 28), (140, 140, 140)), ((99, 99), (99, 99, 99)), ((200, 150), (200, 180, 173))],

@@ -9,13 +9,16 @@ import pytest
 from click.testing import CliRunner
 from PIL import Image
 
-from mmrl import Overlay, Prompt, UserError, user_message
+from mmrl import CoordinateFormat, Overlay, Prompt, UserError, user_message
+from mmrl.api.types import Score
 from mmrl.ui.cli import main
 from mmrl.ui.report import contact_sheet as sheets
+from mmrl.ui.report import preview_page
 from mmrl.ui.report.contact_sheet import CARD, GAP, HEADER, MARGIN, PICTURE, contact_sheet
 from mmrl.ui.report.image_marks import draw_marks
 from mmrl.ui.report.lettering import text_width, wrap
 from mmrl.ui.report.survey_charts import Bar, Figure
+from mmrl.ui.task_statistics import EncodedView, SampledPrompt, ScoredCompletion
 
 TRUE = (0, 158, 115)
 RED, GREEN, BLUE, BLACK = (255, 0, 0), (0, 255, 0), (0, 0, 255), (0, 0, 0)
@@ -283,6 +286,20 @@ def test_the_answer_is_what_the_model_is_to_write(tmp_path, monkeypatch):
     monkeypatch.setattr(sheets, "contact_sheet", lambda prompts, *rest: seen.extend(prompts) or contact_sheet(prompts, *rest))
     assert mmrl("grounding/detect", "-n", 2, "--set", 'style="json"').exit_code == 0
     assert all(p.answer.startswith('[{"bbox_2d": [') or p.answer == "[]" for p in seen) and len(seen) == 2
+
+
+def test_the_page_shows_an_answer_with_places_as_the_model_is_to_write_it():
+    size = ((10, 10),)
+    looked = SampledPrompt(
+        prompt=prompt(RED, answer=[1, 2, 9, 8]),
+        seen=EncodedView(image_sizes=size, model_sizes=size, frame=CoordinateFormat.THOUSANDTHS),
+        gold="100 200 900 800",
+        tried=[ScoredCompletion(source="gold", completion="100 200 900 800", score=Score(1.0))],
+    )
+    for kind, shown in (("box", "100 200 900 800"), ("interval", "[1, 2, 9, 8]")):
+        marks = [Overlay(kind=kind, coordinates=(0.1, 0.2, 0.9, 0.8)[: 4 if kind == "box" else 3], source="true")]
+        html = preview_page.page("t", "", [looked], lambda looked, said, marks=marks: (None, marks), [])
+        assert f"<span>Answer</span> <b>{shown}</b>" in html
 
 
 def test_a_prompt_without_gold_is_shown_without_an_answer(tmp_path, monkeypatch):

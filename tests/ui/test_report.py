@@ -303,7 +303,7 @@ def test_a_share_is_shown_as_one_on_cards_charts_and_in_the_list(run: RunFolder,
     assert f"<span>{axis}</span></li>" in card and f'<p class="hint">{metric}, 100 prompts' in card
     shown = "50.0%" if axis == "100.0%" else "0.5"
     assert f'<p class="figure">{shown} ' in card and f'<output title="latest value">{shown}</output>' in html
-    assert f"<b>{shown}</b><small>" in row
+    assert f"<b>{shown}</b> {metric}<small>" in row
 
 
 @pytest.mark.parametrize(

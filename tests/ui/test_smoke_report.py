@@ -41,7 +41,7 @@ def rows(run):
 def test_each_figure_that_is_promised_has_what_was_seen(tmp_path):
     stages = [{**WORKS, **COUNTS}, {"stage": 2, "kind": "rl", "step": None, "why": "no group had spread"}]
     found = rows(folder(tmp_path / "run", stages))
-    moved = "the update works: step 2 moved 25% of the weights, by up to 5.0e-01, with a loss of 1"
+    moved = "the update works: step 2 changed 25% of the weights, by at most 5.0e-01 (loss 1)"
     assert found == {
         "an update of stage 1 (sft)": (moved, "up"),
         "an update of stage 2 (rl)": ("no step showed an update: no group had spread", "down"),

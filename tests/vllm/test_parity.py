@@ -175,7 +175,7 @@ def test_weights_follow_the_learner_and_nothing_old_is_remembered(policy, genera
                         p.add_(0.3 * p.std() * torch.randn_like(p))
             started = time.perf_counter()
             generator.sync()
-            assert time.perf_counter() - started < 1.0
+            assert time.perf_counter() - started < 10, "the engine isn't made anew"
             _, _, gap = sampled(policy, generator, prompts)
             assert gap.mean() < GAP, f"old values of {part} are used"
     finally:

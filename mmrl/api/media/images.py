@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mmrl.api.errors import UserError, display_path
+from mmrl.api.errors import UserError, check_path, display_path
 from mmrl.api.media.image_limits import FORMATS, MAX_BYTES, MAX_FILE, MAX_PIXELS, TimedBytes, check_file, check_image
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def _opened(ref: Any, name: str, formats: Sequence[str] = FORMATS) -> Iterator[I
     except UserError:
         raise
     except FileNotFoundError:
-        raise UserError(f"image {name} does not exist: check the path") from None
+        raise UserError(f"image {name} does not exist: {check_path(ref)}") from None
     except IsADirectoryError:
         raise UserError(f"image {name} is a folder: give the path of one image") from None
     except PermissionError:

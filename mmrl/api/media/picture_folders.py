@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 
-from mmrl.api.errors import UserError, display_path
+from mmrl.api.errors import UserError, check_path, display_path, shorten
 from mmrl.api.media.images import load_image
 from mmrl.api.media.video_files import MAX_PACKETS, VideoInfo
 
@@ -22,11 +22,11 @@ def picture_files(folder: str) -> list[str]:
     try:
         names = [name for name in os.listdir(folder) if os.path.splitext(name)[1].lower() in SUFFIXES]
     except FileNotFoundError:
-        raise UserError(f"video {display_path(folder)} does not exist: check the path") from None
+        raise UserError(f"video {display_path(folder)} does not exist: {check_path(folder)}") from None
     except NotADirectoryError:
         raise UserError(f"video {folder} is no folder of pictures: leave out their rate") from None
     except (OSError, ValueError) as error:  # permissions, too long a name, a NUL
-        raise UserError(f"video {folder!r:.80} can't be looked up: {str(error)[:60]}: check the path") from error
+        raise UserError(f"video {folder!r:.80} can't be looked up: {shorten(error, 60)}: check the path") from error
     if not names:
         raise UserError(f"video {folder} is a folder without pictures: leave it out")
     if len(names) > MAX_PACKETS:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from mmrl.api.errors import UserError, display_path
+from mmrl.api.errors import UserError, check_path, display_path, shorten
 from mmrl.api.media.sounds import MAX_CHANNELS, MAX_SECONDS, SoundClip, check_rate
 from mmrl.api.media.video_files import FORMATS as VIDEO_FORMATS
 from mmrl.api.media.video_files import MAX_BYTES
@@ -83,10 +83,10 @@ def _checked(path: str) -> Path:
     try:
         there = where.exists()
     except (OSError, ValueError) as error:  # such as a name that is too long
-        raise UserError(f"sound {path!r:.80} can't be looked up: {str(error)[:60]}: check the path") from error
+        raise UserError(f"sound {path!r:.80} can't be looked up: {shorten(error, 60)}: check the path") from error
     name = display_path(path)
     if not there:
-        raise UserError(f"sound {name} does not exist: check the path")
+        raise UserError(f"sound {name} does not exist: {check_path(path)}")
     if not where.is_file():
         raise UserError(f"sound {name} is no file: give the path of one sound")
     size = where.stat().st_size

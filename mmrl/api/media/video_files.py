@@ -15,7 +15,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from mmrl.api.errors import UserError, display_path
+from mmrl.api.errors import UserError, check_path, display_path, shorten
 
 FORMATS = (
     "mov",
@@ -97,9 +97,9 @@ def open_video(path: str) -> Iterator[tuple[Any, Any]]:
     try:
         there = where.exists()
     except (OSError, ValueError) as error:  # such as a name that is too long
-        raise UserError(f"video {path!r:.80} can't be looked up: {str(error)[:60]}: check the path") from error
+        raise UserError(f"video {path!r:.80} can't be looked up: {shorten(error, 60)}: check the path") from error
     if not there:
-        raise UserError(f"video {display_path(path)} does not exist: check the path")
+        raise UserError(f"video {display_path(path)} does not exist: {check_path(path)}")
     if not where.is_file():
         raise UserError(f"video {path} is no file: give the path of one video, or the rate of a folder of pictures")
     if not (size := where.stat().st_size):

@@ -7,7 +7,7 @@ import wave
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mmrl.api.errors import UserError
+from mmrl.api.errors import UserError, shorten
 
 if TYPE_CHECKING:
     import numpy as np
@@ -70,4 +70,4 @@ def decode_wav(data: bytes, what: str = "sound") -> Recorded:
                 raise wave.Error("no samples, or too many")
             return Recorded(samples.astype(np.float32) / 32768, file.getframerate())
     except (wave.Error, EOFError, ValueError) as error:
-        raise UserError(f"{what} is no sound of a run ({str(error)[:80]}): remove it") from error
+        raise UserError(f"{what} is no sound of a run ({shorten(error, 80)}): remove it") from error

@@ -81,8 +81,8 @@ def problem() -> str:
     try:
         ended = subprocess.run([*_command(False), "true"], capture_output=True, timeout=PROBE_S, stdin=subprocess.DEVNULL)
     except (OSError, subprocess.TimeoutExpired) as error:
-        return f"bubblewrap failed: {shorten(error)[:200]}"
-    return "" if ended.returncode == 0 else f"bubblewrap failed: {' '.join(ended.stderr.decode(errors='replace').split())[:200]}"
+        return f"bubblewrap failed: {shorten(error, 200)}"
+    return "" if ended.returncode == 0 else f"bubblewrap failed: {shorten(ended.stderr.decode(errors='replace'), 200)}"
 
 
 def _separate() -> list[str]:

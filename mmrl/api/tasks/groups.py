@@ -6,6 +6,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -21,6 +22,8 @@ PARTS = "see evaluate.num_prompts and how the table is split"
 """Where to look if an evaluation has parts of sets: splits are cut by rows or pictures, not by sets."""
 OF_ALL = ("truncated_share", "failed", "left_out")
 """Figures that every evaluation reports."""
+_Set = tuple[str, tuple[Any, ...]]
+"""(figure, what tells the set from others)."""
 
 
 def check_groups(groups: Any, sets: Any, own: Sequence[str] = ()) -> tuple[str, ...]:
@@ -61,31 +64,56 @@ def cells_of(row: Mapping[str, Any], columns: Sequence[str]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class SetSizes:
-    """How many rows each set of a table has. They are counted when the first is asked for."""
+class RowSets:
+    """The sets of a table's rows. It is read when the first is asked for."""
 
     sets: Mapping[str, Sequence[str]]
     """Name of a figure -> columns, see `check_groups`."""
     scan: Callable[[Sequence[str]], Iterable[Mapping[str, Any] | None]]
     """Reads these columns of all rows of the table, None for an unreadable row: `DataTable.scan`."""
 
-    def of(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """`{"set_sizes": {figure: rows}}` for a prompt's `meta`, empty without sets. Raises as `cells_of`."""
-        found = {figure: self._counted[figure][_set_of(row, columns)] for figure, columns in self.sets.items()}
+    def sizes(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """`{"set_sizes": {figure: rows of the row's set}}` for a prompt's `meta`, empty without sets. Raises as `cells_of`."""
+        found = {figure: self._counted[figure, _set_of(row, columns)] for figure, columns in self.sets.items()}
         return {SIZES: found} if found else {}
 
+    def linked(self, numbers: Sequence[int]) -> list[int] | None:
+        """A number for each of these rows, for `Task.prompt_sets`: the same for rows that share a set of some figure, directly or
+        through others of them. None without sets."""
+        return _linked([self._of_rows[number] for number in numbers]) if self.sets else None
+
     @cached_property
-    def _counted(self) -> dict[str, Counter[tuple[Any, ...]]]:
-        found: dict[str, Counter[tuple[Any, ...]]] = {figure: Counter() for figure in self.sets}
+    def _counted(self) -> Counter[_Set]:
+        return Counter(one for own in self._of_rows for one in own)
+
+    @cached_property
+    def _of_rows(self) -> list[list[_Set]]:
+        """The sets of each row."""
+        found: list[list[_Set]] = []
         columns = {column for own in self.sets.values() for column in own}
         for row in self.scan([*columns, *{column.partition(".")[0] for column in columns}]):
+            found.append([])
             for figure, own in self.sets.items():
-                try:
-                    key = _set_of(row or {}, own)
-                except (KeyError, UserError):
-                    continue  # it raises when it is used
-                found[figure][key] += 1
+                with suppress(KeyError, UserError):  # it raises when it is used
+                    if all(key := _set_of(row or {}, own)):
+                        found[-1].append((figure, key))
         return found
+
+
+def _linked(of_rows: Sequence[Sequence[_Set]]) -> list[int]:
+    """The index of the first row that is linked to each by sets that rows share."""
+    before, first = [*range(len(of_rows))], dict[_Set, int]()
+
+    def found(row: int) -> int:
+        while before[row] != row:
+            before[row] = row = before[before[row]]
+        return row
+
+    for row, own in enumerate(of_rows):
+        for one in own:
+            here, there = found(row), found(first.setdefault(one, row))
+            before[max(here, there)] = min(here, there)
+    return [found(row) for row in range(len(before))]
 
 
 def _set_of(row: Mapping[str, Any], columns: Sequence[str]) -> tuple[Any, ...]:
@@ -101,7 +129,7 @@ def group_figures(
     each figure of sets, the share of sets whose scores are all 1, with `FIGURE_COLUMN_GROUP`, that of the sets whose rows are all
     in a group. `metadata.task` is `task` there, unless another column is.
 
-    Only sets count whose rows are all in the results: parts of them are right more often. Prompts have the sizes of `SetSizes`;
+    Only sets count whose rows are all in the results: parts of them are right more often. Prompts have the sizes of `RowSets`;
     without them every set counts as it is. Of fewer than half of the sets there is no figure, as small sets are whole more often
     than large ones. A row with a list in a column belongs to several groups; one with an empty cell to none, and to no set.
     Where that leaves a column or a set without a figure, a warning says so."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TextIO, TypeVar
 
-from mmrl.api.errors import UserError, display_path, shorten
+from mmrl.api.errors import UserError, check_path, display_path, shorten
 
 T = TypeVar("T")
 SPLITS = {"train": ("train", "training"), "test": ("testmini", "test", "validation", "valid", "val", "dev")}
@@ -76,7 +76,7 @@ class DataTable(Sequence[dict[str, Any]]):
         except UserError:
             raise
         except Exception as error:  # parsers and decoders raise exceptions of many kinds for a broken row
-            raise UserError(f"{self.location(index)} can't be read: {shorten(error)[:200]}: correct or remove it") from error
+            raise UserError(f"{self.location(index)} can't be read: {shorten(error, 200)}: correct or remove it") from error
         if not isinstance(row, Mapping):
             raise UserError(f"{self.location(index)} holds a {type(row).__name__}, not an object with keys: correct or remove it")
         return dict(row)
@@ -129,7 +129,7 @@ class LazyItems(Sequence[T], Generic[T]):
                 f"{self.rows.location(number)} has no key {error.args[0]!r}: it has {', '.join(row)[:200]}"
             ) from error
         except (ValueError, TypeError, IndexError, OverflowError) as error:  # OverflowError: an integer too large for a float
-            raise UserError(f"{self.rows.location(number)}: {shorten(error)[:200]}: correct or remove it") from error
+            raise UserError(f"{self.rows.location(number)}: {shorten(error, 200)}: correct or remove it") from error
 
 
 def read_table(path: str, *, name: str | None = None, revision: str | None = None, split: str | None = None) -> DataTable:
@@ -148,11 +148,13 @@ def read_table(path: str, *, name: str | None = None, revision: str | None = Non
     try:
         if local.suffix.lower() in kinds:
             if not local.is_file():
-                raise UserError(f"{display_path(path)} {'is no file' if local.exists() else 'does not exist'}: check the path")
+                raise UserError(
+                    f"{display_path(path)} {'is no file' if local.exists() else 'does not exist'}: {check_path(path)}"
+                )
             return kinds[local.suffix.lower()](local)
         local.exists()
     except OSError as error:
-        why = error.strerror or shorten(error)[:200]
+        why = error.strerror or shorten(error, 200)
         raise UserError(f"{display_path(path)} can't be read: {why}: check the path and its permissions") from error
     return _dataset(str(path), local, name, revision, split)
 
@@ -213,7 +215,7 @@ def _jsonl(path: Path) -> DataTable:
             return json.loads(line)
         except (ValueError, RecursionError) as error:
             raise UserError(
-                f"{display_path(path)} line {lines[index]} is no JSON ({shorten(error)[:120]}): correct or remove it"
+                f"{display_path(path)} line {lines[index]} is no JSON ({shorten(error, 120)}): correct or remove it"
             ) from error
 
     return _Lines(str(path), len(starts), read, "line", lines=lines)
@@ -243,7 +245,7 @@ def _json(path: Path) -> DataTable:
     except (ValueError, RecursionError) as error:
         if _has_lines(error):
             return _jsonl(path)
-        raise UserError(f"{display_path(path)} is no JSON ({shorten(error)[:120]}): correct it, or save it as .jsonl") from error
+        raise UserError(f"{display_path(path)} is no JSON ({shorten(error, 120)}): correct it, or save it as .jsonl") from error
     if not isinstance(found, list):
         raise UserError(
             f"{display_path(path)} holds a {type(found).__name__}: give a list of objects, or .jsonl with one object per line"
@@ -292,7 +294,7 @@ def _csv(path: Path) -> DataTable:
                 start = at
     except (UnicodeDecodeError, csv.Error) as error:
         raise UserError(
-            f"{display_path(path)} is no table ({shorten(error)[:120]}): save it as UTF-8 CSV with a header"
+            f"{display_path(path)} is no table ({shorten(error, 120)}): save it as UTF-8 CSV with a header"
         ) from error
     if not header or len(set(header)) < len(header):
         raise UserError(f"{display_path(path)}: its first line must name each column once, and holds {header!r:.120}")
@@ -316,7 +318,7 @@ def _parquet(path: Path) -> DataTable:
     try:
         table = datasets.Dataset.from_parquet(str(path), batch_size=SLICE)
     except Exception as error:
-        raise UserError(f"{display_path(path)} is no Parquet table ({shorten(error)[:200]}): save it again") from error
+        raise UserError(f"{display_path(path)} is no Parquet table ({shorten(error, 200)}): save it again") from error
     return _table(str(path), table)
 
 
@@ -324,11 +326,11 @@ def _dataset(path: str, local: Path, name: str | None, revision: str | None, spl
     datasets = _datasets()
     here = local.exists()
     if local.is_file() or (not here and local.suffix.lower() in _FILES):
-        why = "has a format that can't be read: save it as" if here else "does not exist: check the path, to a table as"
+        why = "has a format that can't be read: save it as" if here else f"does not exist: {check_path(path)}; a table is"
         raise UserError(f"{display_path(path)} {why} .jsonl, .json, .csv, .tsv or .parquet")
     if not here and not _HUB.fullmatch(path):
         raise UserError(
-            f"{display_path(path)} does not exist, and is no name of a data set on the Hub, such as owner/name: check the path"
+            f"{display_path(path)} does not exist, and is no data set on the Hub, such as owner/name: {check_path(path)}"
         )
     try:
         if (local / "dataset_dict.json").is_file() or (local / "state.json").is_file():
@@ -336,7 +338,7 @@ def _dataset(path: str, local: Path, name: str | None, revision: str | None, spl
         else:
             loaded = datasets.load_dataset(str(local) if here else path, name, revision=revision)
     except Exception as error:  # downloads, files and schemas fail with exceptions of many kinds
-        why = " ".join(str(error).split())[:300]
+        why = shorten(error, 300)
         if not here:
             raise UserError(
                 f"{path} is no file or folder here, and the Hub gives no data set of this name ({why}): check the path"

@@ -75,4 +75,4 @@ def describe_failure(error: BaseException) -> str:
     while inner is not None:  # down to the original exception, through Ray's wrappers
         error = inner
         inner = next((e for name in ("controller_failure", "_base_exc", "cause") if (e := getattr(error, name, None))), None)
-    return f"{where}{type(error).__name__}: {shorten(error)[:300]}"
+    return f"{where}{type(error).__name__}: {shorten(error, 300)}"

@@ -8,7 +8,7 @@ from mmrl.config.sections import RunConfig, SteeringConfig
 from mmrl.evaluation.answers import Answering, Answers
 from mmrl.evaluation.paired_tests import paired_difference
 from mmrl.evaluation.probes.probe import Probe, Probed
-from mmrl.evaluation.results import figure_of
+from mmrl.evaluation.results import figure_of, known_sets
 from mmrl.rollout.generate.steering import Steering
 
 
@@ -36,9 +36,10 @@ class Steered(Probe):
         extra |= {"steered": figure.value} | {f"steered/{name}": value for name, value in steering.figures().items()}
         intervals = {"steered": (figure.low, figure.high)} if math.isfinite(figure.high) else {}
         pairs = zip(plain.items, items, strict=True)
-        both = [(a.value, b.value) for a, b in pairs if a.value is not None and b.value is not None]
+        both = [(a.value, b.value, a.set) for a, b in pairs if a.value is not None and b.value is not None]
         if both:
-            gain = paired_difference(*zip(*both, strict=True))
+            before, after, sets = zip(*both, strict=True)
+            gain = paired_difference(before, after, known_sets(sets))
             extra["steered/gain"] = gain.difference
             if math.isfinite(gain.low):  # infinite for a single graded value
                 intervals["steered/gain"] = gain.low, gain.high

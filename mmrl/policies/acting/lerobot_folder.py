@@ -82,7 +82,7 @@ class Layout:
             processors = read[0] if read else None
             _check_pictures(config, processors)
         except OSError as error:
-            raise UserError(f"{name!r} can't be read: {shorten(error)[:300]}: {self.cure}", key="policy.model") from error
+            raise UserError(f"{name!r} can't be read: {shorten(error, 300)}: {self.cure}", key="policy.model") from error
         except UserError as error:
             raise error if error.key else UserError(f"{name!r}: {error}: {self.cure}", key="policy.model") from error
         return Checkpoint(name=name, table=table, config=config, files=files, processors=processors)
@@ -100,7 +100,7 @@ class Layout:
             file = found.files.get(WEIGHTS)
             weights = load_file(file) if file else {}
         except Exception as error:
-            raise UserError(f"{found.name!r} can't be loaded: {shorten(error)[:300]}: {self.cure}", key="policy.model") from error
+            raise UserError(f"{found.name!r} can't be loaded: {shorten(error, 300)}: {self.cure}", key="policy.model") from error
         own = {self.prefix + name: weight for name, weight in network.state_dict().items()}
         self._check_weights(found.name, own, weights)
         network.load_state_dict(

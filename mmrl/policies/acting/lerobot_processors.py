@@ -127,7 +127,7 @@ def _steps(name: str, file: Path, known: set[str]) -> dict[str, dict[str, Any]]:
             for step in json.loads(file.read_text(encoding="utf-8"))["steps"]
         }
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{name!r}: {file.name} can't be read: {shorten(error)[:200]}", key="policy.model") from error
+        raise UserError(f"{name!r}: {file.name} can't be read: {shorten(error, 200)}", key="policy.model") from error
     if odd := sorted(found.keys() - known):
         raise UserError(
             f"{name!r}: {file.name} has the step {odd[0]!r}, which can't be done here: it must be one of "
@@ -143,7 +143,7 @@ def _normalizer(step: Mapping[str, Any], files: Files) -> Step:
     try:
         return Step(norms=norms, lists=load_file(place) if place else {}, file=file)
     except Exception as error:
-        raise UserError(f"{files.name!r}: {file} can't be read: {shorten(error)[:200]}", key="policy.model") from error
+        raise UserError(f"{files.name!r}: {file} can't be read: {shorten(error, 200)}", key="policy.model") from error
 
 
 def chosen_statistics(

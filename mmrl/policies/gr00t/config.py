@@ -79,7 +79,7 @@ def head_config(table: Mapping[str, Any]) -> HeadConfig:
                 found[name] = TransformerConfig(**{f.name: part[f.name] for f in fields(TransformerConfig) if f.name in part})
         config = HeadConfig(**found)
     except TypeError as error:
-        raise UserError(f"config.json is not that of GR00T N1.7: {shorten(error)[:200]}: take one with all its fields") from error
+        raise UserError(f"config.json is not that of GR00T N1.7: {shorten(error, 200)}: take one with all its fields") from error
     sizes = (
         ("diffusion_model_cfg", config.diffusion_model_cfg.width, "input_embedding_dim", config.input_embedding_dim),
         ("vl_self_attention_cfg", config.vl_self_attention_cfg.width, "backbone_embedding_dim", config.backbone_embedding_dim),

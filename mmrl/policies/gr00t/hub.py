@@ -31,4 +31,4 @@ def downloaded(name: str, files: Sequence[str]) -> Path:
     try:
         return Path(snapshot_download(name, allow_patterns=list(files)))
     except Exception as error:
-        raise UserError(f"{name!r} can't be loaded: {shorten(error)[:300]}: {CURE}", key="policy.model") from error
+        raise UserError(f"{name!r} can't be loaded: {shorten(error, 300)}: {CURE}", key="policy.model") from error

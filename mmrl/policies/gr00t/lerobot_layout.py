@@ -67,7 +67,7 @@ def read(folder: Path, table: Mapping[str, Any]) -> tuple[dict[str, Any], dict[s
         return _read(folder, table)
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise UserError(
-            f"{BEFORE} or {AFTER} is not as LeRobot writes it ({type(error).__name__}: {shorten(error)[:120]}): copy the folder "
+            f"{BEFORE} or {AFTER} is not as LeRobot writes it ({type(error).__name__}: {shorten(error, 120)}): copy the folder "
             "again"
         ) from error
 

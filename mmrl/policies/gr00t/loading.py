@@ -122,7 +122,7 @@ def _processor(name: str, where: str, plan: Plan) -> Any:
             raise ValueError("it has no chat template")
     except Exception as error:
         raise UserError(
-            f"{name!r}: no processor of a Qwen3-VL in {where!r}: {shorten(error)[:200]}: {PROCESSOR_CURE}", key="policy.model"
+            f"{name!r}: no processor of a Qwen3-VL in {where!r}: {shorten(error, 200)}: {PROCESSOR_CURE}", key="policy.model"
         ) from error
     wanted = plan.backbone.image_token_id, plan.backbone.vision_config.patch_size
     if (image, patch) != wanted:

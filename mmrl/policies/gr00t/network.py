@@ -170,7 +170,7 @@ def read_plan(folder: Path) -> Plan:
         raise UserError(f"{str(folder)!r}: {error.what}", key="policy.model") from error
     except Exception as error:
         raise UserError(
-            f"{str(folder)!r} can't be read: {shorten(error)[:300]}: give a folder with a GR00T N1.7", key="policy.model"
+            f"{str(folder)!r} can't be read: {shorten(error, 300)}: give a folder with a GR00T N1.7", key="policy.model"
         ) from error
     return plan
 
@@ -185,7 +185,7 @@ def load_network(folder: Path, dtype: torch.dtype = torch.float32, attention: st
         weights = _weights(folder)
     except Exception as error:
         raise UserError(
-            f"{str(folder)!r} can't be read: {shorten(error)[:300]}: give a folder with a GR00T N1.7", key="policy.model"
+            f"{str(folder)!r} can't be read: {shorten(error, 300)}: give a folder with a GR00T N1.7", key="policy.model"
         ) from error
     odd = sorted(
         name for name in wanted.keys() | weights.keys() if name not in weights or wanted.get(name) != weights[name].shape

@@ -129,7 +129,7 @@ class Files:
             raise UserError(f"{self.where}: embodiment {name!r}: {error.what}") from error
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             raise UserError(
-                f"{self.where}: embodiment {name!r}: {PROCESSOR} or {STATISTICS} is damaged ({shorten(error)[:120]}): {CURE}"
+                f"{self.where}: embodiment {name!r}: {PROCESSOR} or {STATISTICS} is damaged ({shorten(error, 120)}): {CURE}"
             ) from error
         for option, size, most in (
             ("max_state_dim", found.shown_size, head.max_state_dim),
@@ -169,7 +169,7 @@ def read_files(folder: Path) -> Files:
                 f"{str(folder)!r} has no {file}, which says how its numbers are normalised: {CURE}", key="policy.model"
             ) from None
         except (OSError, ValueError) as error:
-            raise UserError(f"{path} can't be read ({shorten(error)[:120]}): {CURE}", key="policy.model") from error
+            raise UserError(f"{path} can't be read ({shorten(error, 120)}): {CURE}", key="policy.model") from error
     settings, numbers = found[PROCESSOR].get("processor_kwargs"), {**PUBLISHED, **found[NUMBERS]}
     if not isinstance(settings, dict) or not isinstance(settings.get("modality_configs", {}), dict):
         raise UserError(f"{folder / PROCESSOR} has no processor_kwargs with modality_configs: {CURE}", key="policy.model")

@@ -56,7 +56,7 @@ def components_of(name: str) -> Components:
         try:
             folder = Path(snapshot_download(name, allow_patterns=["*_checkpoint.pt"]))
         except Exception as error:
-            raise UserError(f"{name!r} can't be loaded: {shorten(error)[:300]}", key="policy.model") from error
+            raise UserError(f"{name!r} can't be loaded: {shorten(error, 300)}", key="policy.model") from error
     found: dict[str, Path] = {}
     for kind in (HEAD, STATE, *UNSUPPORTED):
         files = sorted(folder.glob(f"{kind}*checkpoint*.pt"))
@@ -100,7 +100,7 @@ def read(file: Path) -> dict[str, torch.Tensor]:
     try:
         found = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:
-        raise UserError(f"{file} can't be read as weights: {shorten(error)[:200]}", key="policy.model") from error
+        raise UserError(f"{file} can't be read as weights: {shorten(error, 200)}", key="policy.model") from error
     if not isinstance(found, Mapping) or not all(isinstance(w, torch.Tensor) for w in found.values()):
         raise UserError(f"{file} holds something else than weights by name: {CURE}", key="policy.model")
     return {name.removeprefix("module."): weight for name, weight in found.items()}

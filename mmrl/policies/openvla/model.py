@@ -299,7 +299,7 @@ def load(name: str, dtype: torch.dtype, attention: str) -> OpenVLA:
             ignore_mismatched_sizes=True,
         )
     except Exception as error:
-        raise UserError(f"{name!r} can't be loaded: {shorten(error)[:300]}", key="policy.model") from error
+        raise UserError(f"{name!r} can't be loaded: {shorten(error, 300)}", key="policy.model") from error
     for key, there, here in sorted(found["mismatched_keys"]):
         raise UserError(
             f"{name!r}: {key} is {list(there)} in its files, and {list(here)} by its config.json: take both from one checkpoint",

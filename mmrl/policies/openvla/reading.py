@@ -120,7 +120,7 @@ def load_processor(name: str, config: Any) -> Processor:
         file = cached_file(name, SETTINGS)
         pictures = Pictures(json.loads(Path(file).read_text(encoding="utf-8")))  # type: ignore[arg-type]
     except Exception as error:
-        raise UserError(f"{name!r} can't be loaded: {shorten(error)[:300]}", key="policy.model") from error
+        raise UserError(f"{name!r} can't be loaded: {shorten(error, 300)}", key="policy.model") from error
     return make_processor(name, tokenizer, pictures, config)
 
 
@@ -157,7 +157,7 @@ def is_openvla(name: str) -> bool:
     try:
         return bool(json.loads(Path(path).read_text(encoding="utf-8")).get("model_type") == "openvla")
     except (OSError, ValueError, AttributeError) as error:
-        raise UserError(f"{name!r}: its config.json can't be read: {shorten(error)[:200]}", key="policy.model") from error
+        raise UserError(f"{name!r}: its config.json can't be read: {shorten(error, 200)}", key="policy.model") from error
 
 
 def statistics_file(name: str) -> str | None:

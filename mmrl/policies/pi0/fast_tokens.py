@@ -123,7 +123,7 @@ def load_fast(name: str) -> FastTokenizer:
             raise ValueError(f"scale = {scale:g}")
         return FastTokenizer(bpe=Tokenizer.from_str(read[TOKENIZER]), scale=scale, lowest=lowest)
     except Exception as error:
-        raise UserError(f"{name!r} is no FAST tokenizer: {shorten(error)[:200]}: {CURE}", key="policy.model") from error
+        raise UserError(f"{name!r} is no FAST tokenizer: {shorten(error, 200)}: {CURE}", key="policy.model") from error
 
 
 def fit_fast(chunks: Sequence[np.ndarray[Any, Any]], scale: float, lowest: int, size: int) -> FastTokenizer:

@@ -108,7 +108,7 @@ def published(name: str) -> Published | None:
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise UserError(
             f"{name!r}: config.json or a processor's JSON is not as LeRobot writes it: {type(error).__name__}: "
-            f"{shorten(error)[:200]}: copy the folder again",
+            f"{shorten(error, 200)}: copy the folder again",
             key="policy.model",
         ) from error
 
@@ -182,7 +182,7 @@ def _tensors(name: str, file: str | None) -> dict[str, torch.Tensor]:
     try:
         return load_file(path)
     except Exception as error:
-        raise UserError(f"{name!r}: {file} can't be read: {shorten(error)[:200]}", key="policy.model") from error
+        raise UserError(f"{name!r}: {file} can't be read: {shorten(error, 200)}", key="policy.model") from error
 
 
 # -- writing ----------------------------------------------------------------------------------------------------------------

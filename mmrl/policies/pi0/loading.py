@@ -79,7 +79,7 @@ def load_model(config: PolicyConfig, kind: str, name: str, tokenizer: str, files
             output_loading_info=True,
         )
     except Exception as error:
-        raise UserError(f"{name!r} can't be loaded: {shorten(error)[:300]}: {cure(kind)}", key="policy.model") from error
+        raise UserError(f"{name!r} can't be loaded: {shorten(error, 300)}: {cure(kind)}", key="policy.model") from error
     missing = sorted(key for key in report["missing_keys"] if key != lerobot_names.UNUSED)
     if missing:
         raise UserError(
@@ -152,7 +152,7 @@ def _settings(name: str, kind: str) -> Any:
         raise
     except Exception as error:
         raise UserError(
-            f"{name!r}: its config.json is not understood: {shorten(error)[:300]}: {cure(kind)}", key="policy.model"
+            f"{name!r}: its config.json is not understood: {shorten(error, 300)}: {cure(kind)}", key="policy.model"
         ) from error
 
 
@@ -170,7 +170,7 @@ def _sizes(name: str, kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
             f"{name!r} lacks weights of a {kind} in LeRobot's layout, such as {error.args[0]}: {cure(kind)}", key="policy.model"
         ) from error
     except (SafetensorError, ValueError) as error:
-        raise UserError(f"{name!r} can't be loaded: {shorten(error)[:300]}: {cure(kind)}", key="policy.model") from error
+        raise UserError(f"{name!r} can't be loaded: {shorten(error, 300)}: {cure(kind)}", key="policy.model") from error
 
 
 def _tokenizer(name: str, other: str, files: Published | None) -> Any:

@@ -88,7 +88,7 @@ def open_checkpoint(name: str, backbone: str = "", words: bool = True) -> Checkp
         vlm = _backbone(name, where)
         check_backbone(config, vlm)
     except OSError as error:
-        raise UserError(f"{name!r} can't be read: {shorten(error)[:300]}: {CURE}", key="policy.model") from error
+        raise UserError(f"{name!r} can't be read: {shorten(error, 300)}: {CURE}", key="policy.model") from error
     except UserError as error:
         raise _of(name, error) from error
     tokenizer = _tokenizer(name, where) if words else None
@@ -110,7 +110,7 @@ def load_network(found: Checkpoint, seed: int, dtype: torch.dtype, attention: st
         file = found.files.get("model.safetensors")
         weights = {key.removeprefix("model."): weight for key, weight in load_file(file).items()} if file else {}
     except Exception as error:
-        raise UserError(f"{found.name!r} can't be loaded: {shorten(error)[:300]}: {CURE}", key="policy.model") from error
+        raise UserError(f"{found.name!r} can't be loaded: {shorten(error, 300)}: {CURE}", key="policy.model") from error
     weights.pop(UNUSED, None)
     own = network.state_dict()
     if missing := sorted(own.keys() - weights.keys()):

@@ -266,7 +266,7 @@ class Kernel:
                 if choice.repeated:
                     raise
                 choice.failed()
-                self.failure = f"{type(error).__name__}: {shorten(error)[:200]}"
+                self.failure = f"{type(error).__name__}: {shorten(error, 200)}"
                 warnings.warn(
                     f"FlexAttention's kernel can't be used: attention is as exact without it, but slower ({self.failure})",
                     stacklevel=2,

@@ -79,7 +79,7 @@ def skeleton(config: PolicyConfig) -> Any:
         return without_weights(name, config.trust_remote_code)
     except Exception as error:
         raise UserError(
-            f"{name!r} can't be built from its config: {shorten(error)[:300]}: {MODEL_CURE}", key="policy.model"
+            f"{name!r} can't be built from its config: {shorten(error, 300)}: {MODEL_CURE}", key="policy.model"
         ) from error
 
 
@@ -211,7 +211,7 @@ def _reason(error: Exception, kind: str) -> str:
         return "it comes with code of its own: set policy.trust_remote_code = true if you trust the code's author"
     if isinstance(error, ImportError) and (package := _missing(error)):
         return f"it needs the Python package {package}: install {package}"
-    return f"{shorten(error)[:300]}: {MODEL_CURE}"
+    return f"{shorten(error, 300)}: {MODEL_CURE}"
 
 
 def _missing(error: ImportError) -> str:

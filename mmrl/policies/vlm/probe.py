@@ -95,7 +95,7 @@ def probe(family: Family, encode: Callable[[Prompt], PromptInputs], ways: Sequen
         except _Differs as differs:
             found = replace(found, packs=False, why_not=str(differs))
         except Exception as error:  # noqa: BLE001  a model that can't be given positions, masks or a cache may fail in any way
-            found = replace(found, packs=False, why_not=f"{type(error).__name__}: {shorten(error)[:120]}")
+            found = replace(found, packs=False, why_not=f"{type(error).__name__}: {shorten(error, 120)}")
         if found.packs:
             break
     family.use(found)
@@ -123,7 +123,7 @@ def _with_way(
         except _Differs as differs:
             why.append(f"{way}: {differs}")
         except Exception as error:  # noqa: BLE001  attention may have anything that the way lacks
-            why.append(f"{way}: {type(error).__name__}: {shorten(error)[:120]}")
+            why.append(f"{way}: {type(error).__name__}: {shorten(error, 120)}")
     return replace(found, slower_because="; ".join(why))
 
 

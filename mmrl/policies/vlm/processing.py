@@ -368,7 +368,7 @@ def _clocks(encoded: Mapping[str, Any]) -> dict[str, torch.Tensor]:
 
 def explained(error: BaseException) -> str:
     """An error of a processor, in one line."""
-    return f"{type(error).__name__}: {shorten(error)[:300]}"
+    return f"{type(error).__name__}: {shorten(error, 300)}"
 
 
 def _unfit(where: str, error: Exception) -> UserError:

@@ -53,7 +53,7 @@ def read_settings(name: str) -> dict[str, Any]:
         try:
             return thinker_settings(PreTrainedConfig.get_config_dict(name)[0])
         except OSError as error:  # transformers' error for a name that is nowhere, and for a hub that can't be reached
-            why = shorten(error).partition(". ")[0][:200]
+            why = shorten(shorten(error).partition(". ")[0], 200)
             reason = f"it is no folder, and the hub doesn't give it ({why}): check the name, or give a folder"
             raise refusal(name, reason) from error
         except (ValueError, AttributeError, TypeError):  # AttributeError, TypeError: it holds no table
@@ -67,7 +67,7 @@ def read_settings(name: str) -> dict[str, Any]:
             raise ValueError(f"it holds a {type(found).__name__}, not a table")
         return thinker_settings(found)
     except (OSError, ValueError, RecursionError) as error:
-        raise refusal(name, f"its config.json is damaged ({shorten(error)[:200]}): copy it again") from error
+        raise refusal(name, f"its config.json is damaged ({shorten(error, 200)}): copy it again") from error
 
 
 def refuse_gguf(name: str) -> None:
@@ -210,7 +210,7 @@ def refuse_ends(folder: Path) -> None:
         table = json.loads(file.read_text(encoding="utf-8"))
         ends = table.get("eos_token_id")
     except (OSError, ValueError, AttributeError, RecursionError) as error:
-        raise refusal(str(folder), f"its {file.name} is damaged ({shorten(error)[:200]}): copy it again") from error
+        raise refusal(str(folder), f"its {file.name} is damaged ({shorten(error, 200)}): copy it again") from error
     if not all(type(end) is int for end in (ends if isinstance(ends, list) else [ends]) if end is not None):
         raise refusal(str(folder), f"its {file.name} has eos_token_id = {ends!r:.60}: give the ids of tokens that end an answer")
 
@@ -273,7 +273,7 @@ def _refuse_template(name: str, processor: Any, what: str, kind: str) -> None:
     try:
         shown, plain = rendered({"type": kind}), rendered()
     except Exception as error:
-        reason = f"{type(error).__name__}: {shorten(error)[:300]}"
+        reason = f"{type(error).__name__}: {shorten(error, 300)}"
         raise refusal(name, f"its chat template can't write a {what} and a text ({reason}): check its chat template") from error
     if shown == plain:
         raise refusal(name, f"its chat template leaves {what}s out: use one that shows them")

@@ -41,7 +41,7 @@ class Varlen:
             if choice.repeated:
                 raise
             choice.failed()
-            self.failure = f"{type(error).__name__}: {shorten(error)[:200]}"
+            self.failure = f"{type(error).__name__}: {shorten(error, 200)}"
             warnings.warn(
                 f"the kernel for pictures of several sizes can't be used: they are computed size by size ({self.failure})",
                 stacklevel=2,

@@ -41,5 +41,5 @@ def read_vocabulary(config: PolicyConfig, name: str) -> tuple[str, dict[str, int
         return AutoConfig.from_pretrained(name, **options).model_type, AutoTokenizer.from_pretrained(name, **options).get_vocab()
     except Exception as error:
         raise UserError(
-            f"{name!r} can't be read: {shorten(error)[:300]}: give a folder with a checkpoint or a hub name"
+            f"{name!r} can't be read: {shorten(error, 300)}: give a folder with a checkpoint or a hub name"
         ) from error

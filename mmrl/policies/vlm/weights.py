@@ -45,7 +45,7 @@ def weight_files(folder: Path) -> list[Path]:
         if not named or not all(isinstance(file, str) for file in named):
             raise ValueError("it names no files")
     except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
-        raise refusal(name, f"its {INDEX} is damaged ({shorten(error)[:200]}): copy it again") from error
+        raise refusal(name, f"its {INDEX} is damaged ({shorten(error, 200)}): copy it again") from error
     if lost := [file for file in named if not (folder / file).is_file()]:
         raise refusal(
             name, f"{len(lost)} of the {len(named)} files that {INDEX} names are missing, such as {lost[0]}: copy them, too"
@@ -64,7 +64,7 @@ def read_headers(file: Path, name: str) -> dict[str, torch.Tensor]:
         with open(file, "rb") as opened:
             pointer = opened.read(40).startswith(b"version https://git-lfs")
         cure = "it is a pointer of Git LFS: fetch the file with git lfs pull" if pointer else "copy it again"
-        raise refusal(name, f"{file.name} is damaged ({shorten(error)[:200]}): {cure}") from error
+        raise refusal(name, f"{file.name} is damaged ({shorten(error, 200)}): {cure}") from error
     if low := sorted(key for key, kind in kinds.items() if kind in LOW and key.endswith("weight")):
         raise refusal(
             name, f"its weights are quantised ({low[0]} is {kinds[low[0]]}), and can't be trained: take the checkpoint in 16 bits"

@@ -106,7 +106,7 @@ def open_checkpoint(name: str, tokenizer: str = "", words: bool = True) -> Check
         config, florence = read_config(table), florence_of(table)
         processors = Processors(longest=config.tokenizer_max_length) if of_authors(table) else read_processors(files)
     except OSError as error:
-        raise UserError(f"{name!r} can't be read: {shorten(error)[:300]}: {CURE}", key="policy.model") from error
+        raise UserError(f"{name!r} can't be read: {shorten(error, 300)}: {CURE}", key="policy.model") from error
     except UserError as error:
         raise error if error.key else UserError(f"{name!r}: {error}: {CURE}", key="policy.model") from error
     named = (processors.tokenizer if processors else "") or config.tokenizer_name
@@ -134,7 +134,7 @@ def load_network(found: Checkpoint, space: Space, seed: int, dtype: torch.dtype,
         file = found.files.get(WEIGHTS)
         weights = network_weights(load_file(file)) if file else {}
     except Exception as error:
-        raise UserError(f"{found.name!r} can't be loaded: {shorten(error)[:300]}: {CURE}", key="policy.model") from error
+        raise UserError(f"{found.name!r} can't be loaded: {shorten(error, 300)}: {CURE}", key="policy.model") from error
     own = network.state_dict()
     if missing := sorted(own.keys() - weights.keys()):
         raise UserError(

@@ -173,7 +173,7 @@ class DecodeGraphs:
             self.replays[key] = self._capture(lambda: self.eager(room), rewind)
             self.captured += 1
         except Exception as error:  # noqa: BLE001  CUDA, its libraries and any model may refuse in any way
-            self.failure = f"{type(error).__name__}: {shorten(error)[:200]}"
+            self.failure = f"{type(error).__name__}: {shorten(error, 200)}"
             warnings.warn(
                 f"generate.cuda_graphs: a step can't be captured: it is as exact without, but slower ({self.failure})",
                 stacklevel=2,

@@ -233,7 +233,7 @@ class Engine:
             work()
         except RuntimeError as error:
             self.joined = False
-            return f"failed ({shorten(error)[:200]})"
+            return f"failed ({shorten(error, 200)})"
         self.joined = True
         return ""
 

@@ -101,7 +101,7 @@ def fit(sampler: Prefiller, graphs: DecodeGraphs) -> bool:
         try:
             graphs.unfit = _differs(sampler)
         except Exception as error:  # noqa: BLE001  a model that reads its cache otherwise may fail in any way
-            graphs.unfit = f"{type(error).__name__}: {shorten(error)[:120]}"
+            graphs.unfit = f"{type(error).__name__}: {shorten(error, 120)}"
         if graphs.unfit:
             kind = type(sampler.policy.model).__name__
             warnings.warn(f"generate.cuda_graphs: a {kind} is decoded without them, as exactly ({graphs.unfit})", stacklevel=2)

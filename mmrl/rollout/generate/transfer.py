@@ -161,7 +161,7 @@ class BroadcastTransfer:
             settle([engine.took.remote(version) for engine in engines])
             return None
         except WeightsLost as error:
-            fault = Fault(shorten(error)[:300], again=True)
+            fault = Fault(shorten(error, 300), again=True)
         except UserError as error:
             fault = Fault(str(error), again=False)
         self.sender.close()
@@ -231,7 +231,7 @@ def engine_answers(asked: Sequence[Any], retries: int) -> list[Any]:
         raise
     except ray.exceptions.RayActorError as error:
         raise UserError(
-            f"an engine died more often than compute.retries = {retries} allows ({shorten(error)[:200]}): give it more memory or "
+            f"an engine died more often than compute.retries = {retries} allows ({shorten(error, 200)}): give it more memory or "
             "lower generate.batch_size, then go on with --resume"
         ) from error
 

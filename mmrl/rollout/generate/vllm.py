@@ -200,7 +200,7 @@ class VllmGenerator:
         except Exception as error:
             if getattr(self.engine.model_executor, "is_failed", False):
                 raise UserError(
-                    f"a process of vLLM died ({shorten(error)[:200]}): VLLM_LOGGING_LEVEL=INFO says more; go on with --resume"
+                    f"a process of vLLM died ({shorten(error, 200)}): VLLM_LOGGING_LEVEL=INFO says more; go on with --resume"
                 ) from error
             raise
 

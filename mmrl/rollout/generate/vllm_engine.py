@@ -78,7 +78,7 @@ def check_engine(
         from vllm import EngineArgs
         from vllm.multimodal import MULTIMODAL_REGISTRY
     except (ImportError, OSError) as error:  # OSError: a library that it was built for is missing
-        raise UserError(f'compute.sampler = "vllm": vLLM can\'t be imported ({shorten(error)[:200]}): {CURE}') from error
+        raise UserError(f'compute.sampler = "vllm": vLLM can\'t be imported ({shorten(error, 200)}): {CURE}') from error
     if v2:
         check_triton(settings)
     keep_process_group()
@@ -107,7 +107,7 @@ def _refusing(policy: VLM, what: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        told = error.errors()[0]["msg"].removeprefix("Value error, ") if hasattr(error, "errors") else shorten(error)[:300]
+        told = error.errors()[0]["msg"].removeprefix("Value error, ") if hasattr(error, "errors") else shorten(error, 300)
         why = refusal(policy, f"{what}: {told.partition('. ')[0]}")
         raise UserError(f"{why}, or see what VLLM_LOGGING_LEVEL=INFO prints") from error
 

@@ -314,7 +314,7 @@ def _same(ours: Sequence[torch.Tensor], theirs: Sequence[torch.Tensor]) -> bool:
 
 def _reason(error: Exception) -> str:
     """An error of vLLM's processor, or of transformers' inside it."""
-    return shorten(error.__cause__ or error)[:150]
+    return shorten(error.__cause__ or error, 150)
 
 
 def _embedded(place: Any) -> list[int]:

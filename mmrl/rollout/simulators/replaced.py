@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import torch
 
-from mmrl.api.errors import UserError
+from mmrl.api.errors import UserError, shorten
 from mmrl.api.interfaces import Expert
 from mmrl.api.simulators.types import Observation, Simulation, Transition
 
@@ -155,7 +155,7 @@ class ReplacedSimulator(abc.ABC):
     def _count(self, error: Died) -> None:
         """Count a death. Raises UserError if there were too many."""
         self.deaths += 1
-        why = " ".join(str(error).split())[:200]
+        why = shorten(error, 200)
         if self.deaths > self.retries:
             raise UserError(
                 f"{self.who}: its process died more often than compute.retries = {self.retries} allows "

@@ -65,7 +65,7 @@ def run(
                     break
         except Exception as error:  # noqa: BLE001  told as a fault of this kind, and the others go on
             tried += 1
-            fell.append(f"the attack itself: {type(error).__name__}: {shorten(error)[:600]}")
+            fell.append(f"the attack itself: {type(error).__name__}: {shorten(error, 600)}")
         outcomes.append(Outcome(kind, tried, fell, round(time.monotonic() - start, 1), complete))
         told(outcomes[-1])
     return outcomes
@@ -77,7 +77,7 @@ def refusal_fault(error: BaseException) -> str:
     if isinstance(error, PluginError) and error.__cause__ is not None:
         error = error.__cause__
     if not isinstance(error, UserError):
-        return f"{type(error).__name__}: {shorten(error)[:200]}"
+        return f"{type(error).__name__}: {shorten(error, 200)}"
     text = str(error)
     if "\n" in text:
         return f"a message of several lines: {text[:200]!r}"

@@ -23,9 +23,7 @@ class Hub:
             validate_repo_id(name)
             self.url = str(self.api.create_repo(name, private=private, exist_ok=True))
         except HFValidationError as error:
-            raise UserError(
-                f"--hub {name!r:.100} is no name of a repository: {shorten(error)[:150]}: write USER/MODEL"
-            ) from error
+            raise UserError(f"--hub {name!r:.100} is no name of a repository: {shorten(error, 150)}: write USER/MODEL") from error
         except Exception as error:
             raise UserError(f"--hub {name}: {_reason(error)}: nothing was written") from error
 
@@ -46,4 +44,4 @@ def _reason(error: Exception) -> str:
         return "the hub doesn't know you (401): log in with hf auth login, or set HF_TOKEN"
     if status == 403:
         return "the hub lets you not write there (403): take a name of your own, and a token with write access"
-    return shorten(error)[:300]
+    return shorten(error, 300)

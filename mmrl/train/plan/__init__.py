@@ -288,7 +288,7 @@ def _memory(
     config: RunConfig, stage: Stage, shapes: Shapes, machine: Machine, sizes: Sizes, models: VerifierModels
 ) -> tuple[Workload, Trained, list[Part]]:
     compute = config.compute
-    acts = sizes.steps > 0
+    acts, shapes = sizes.steps > 0, shapes.seeing(sizes.pixels if sizes.images else 0)
     worked = _passes().passes_workload if shapes.traced else vla_workload if acts else workload
     work = worked(config, stage, shapes, sizes, compute.learners)
     if config.policy.lora and config.policy.lora.use_dora and not shapes.traced:
@@ -316,7 +316,7 @@ def _peak(config: RunConfig, shapes: Shapes, machine: Machine, sizes: Sizes, mod
 
 
 def _stage(config: RunConfig, number: int, shapes: Shapes, machine: Machine, sizes: Sizes, models: VerifierModels) -> StagePlan:
-    stage, compute = config.stages[number], config.compute
+    stage, compute, shapes = config.stages[number], config.compute, shapes.seeing(sizes.pixels if sizes.images else 0)
     work, weights, parts = _memory(config, stage, shapes, machine, sizes, models)
     clock = (
         _passes().PassesCost(config, stage, shapes, machine, sizes) if shapes.traced else _clock(config, shapes, machine, weights)

@@ -13,18 +13,17 @@ from mmrl.config.parts import entry
 from mmrl.config.sections import EXPERT, OffPolicyStage, PolicyConfig, RecapStage, RunConfig, SftStage, Stage, teacher_of
 from mmrl.registry import plugins
 from mmrl.train.plan.acting import Call, acting_workload, longest_episode
+from mmrl.train.plan.any_family import ELSEWHERE
 from mmrl.train.plan.beneath import beneath_of
 from mmrl.train.plan.cost import Cost, Seconds
 from mmrl.train.plan.critics import critics_of
 from mmrl.train.plan.machines import Machine
 from mmrl.train.plan.memory import Part, fresh_gradients
 from mmrl.train.plan.seconds import CostModel
-from mmrl.train.plan.shapes import Shapes, Text, Vision
+from mmrl.train.plan.shapes import Shapes, Text
 from mmrl.train.plan.traced import Pass, kept_of, trace, trace_both
 from mmrl.train.plan.trained import Trained
 from mmrl.train.plan.workload import Micro, Sizes, Workload
-
-NOTHING = Vision(layers=0, hidden=0, inner=0, heads=1, out=0, patch=1, frames=1, merge=1, window=0, full_layers=0)
 
 
 class Passes:
@@ -58,7 +57,7 @@ class Passes:
         text = Text(
             layers=1, hidden=self.planned.width, inner=0, heads=1, kv_heads=1, head_dim=1, vocabulary=1, tied=True, longest=0
         )
-        return Shapes(family="", text=text, vision=NOTHING, listed=self.named, traced=True, reads_text=self.reads_text)
+        return Shapes(family="", text=text, vision=ELSEWHERE, listed=self.named, traced=True, reads_text=self.reads_text)
 
     @functools.cache  # noqa: B019  few of these are made, and they are small
     def act(self, rows: int, text: int) -> Pass:

@@ -18,16 +18,20 @@ Adapted = tuple[tuple[int, int, int], ...]
 """Matrices that have adapters: (width of the input, of the output, how many)."""
 
 
-def adapted_parts(added: Mapping[str, tuple[int, ...]]) -> tuple[Adapted, Adapted]:
-    """(of the language model, of what makes its pictures' tokens). added: names and shapes of the adapters' weights."""
-    found = []
-    for parts in (("language",), ("vision", "projector")):
+PARTS = {"text": ("language",), "tower": ("vision", "projector"), "head": ("head",)}
+"""What a pass computes by itself: the language model's layers, what makes its pictures' tokens, the logits."""
+
+
+def adapted_parts(added: Mapping[str, tuple[int, ...]]) -> dict[str, Adapted]:
+    """Those of each of `PARTS`. added: names and shapes of the adapters' weights."""
+    found = {}
+    for own, parts in PARTS.items():
         many: Counter[tuple[int, int]] = Counter()
         for name, shape in added.items():
             if ".lora_A." in name and part_of(name) in parts:
                 many[shape[1], added[name.replace(".lora_A.", ".lora_B.")][0]] += 1
-        found.append(tuple((*shape, n) for shape, n in sorted(many.items())))
-    return found[0], found[1]
+        found[own] = tuple((*shape, n) for shape, n in sorted(many.items()))
+    return found
 
 
 class Adapters:

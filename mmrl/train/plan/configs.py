@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +15,17 @@ from mmrl.policies.names import refuse_path
 from mmrl.registry import plugins
 from mmrl.train.plan.acting import vla_shapes
 from mmrl.train.plan.published import LIMITS, PUBLISHED, published
-from mmrl.train.plan.shapes import Shapes, shapes_of
+from mmrl.train.plan.shapes import ALIKE, FAMILIES, Shapes, is_computed, shapes_of
+
+PASSES = (
+    "gemma3", "internvl", "glm4v", "glm46v", "glm_ocr", "smolvlm", "idefics3", "llava", "llava_next", "llava_onevision",
+    "mistral3", "deepseek_vl", "aya_vision", "cohere2_vision", "paddleocr_vl", "exaone4_5", "muse_glimmer", "kimi_k25", "llama4",
+    "ernie4_5_vl_moe", "step3p7",
+)  # fmt: skip
+"""Families of which passes of layers and pictures are counted, see `mmrl.train.plan.any_family`: a test compares each with what
+torch computes and keeps."""
+MOST = 4096**2
+"""Pixels of the largest picture where no limit is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,9 +46,43 @@ def read_shapes(config: PolicyConfig, name: str, online: bool) -> Found:
 
         checked_options(config, plugins.registry().get("policies", config.kind))
     data, source, limit = _config(base_of(name), online)
-    acts = config.kind == "vla"
-    shapes = vla_shapes(data, config, f"policy.model {name!r}") if acts else shapes_of(data, f"policy.model {name!r}")
-    return Found(shapes=shapes, source=source, most_pixels=limit or LIMITS[shapes.family])
+    what = f"policy.model {name!r}"
+    if config.kind == "vla":
+        shapes = vla_shapes(data, config, what)
+    else:
+        shapes = shapes_of(data, what) if is_computed(data) else _counted(data, base_of(name), what, online)
+    return Found(shapes=shapes, source=source, most_pixels=limit or LIMITS.get(shapes.family, MOST))
+
+
+@functools.lru_cache(4)
+def _passes(data: str, name: str, what: str, online: bool) -> Shapes:
+    from mmrl.train.plan.any_family import counted_shapes  # imports torch
+
+    return counted_shapes(json.loads(data), _processor(name, what, online), what)
+
+
+def _counted(data: Mapping[str, Any], name: str, what: str, online: bool) -> Shapes:
+    """The shapes of a model whose passes are counted, which is done once."""
+    if (kind := str(data.get("model_type", ""))) not in PASSES:
+        known = ", ".join((*FAMILIES, *ALIKE, *PASSES))
+        raise UserError(f"{what} is a {kind or 'model without a model_type'}, which mmrl plan can't count: it counts {known}")
+    return _passes(json.dumps(data), name, what, online)
+
+
+def _processor(name: str, what: str, online: bool) -> Any:
+    """The processor, as transformers loads it. Raises UserError without one."""
+    if name.startswith("tiny:"):
+        from mmrl.policies.vlm import tiny
+
+        return tiny.processor(**{key: value for key, value in tiny.parse(name, 0).items() if key != "seed"})
+    from transformers import AutoProcessor
+
+    try:
+        return AutoProcessor.from_pretrained(name, local_files_only=not online)
+    except Exception as error:
+        raise UserError(
+            f"{what}: its processor can't be loaded, which shows how many tokens a picture has: {shorten(error, 160)}"
+        ) from error
 
 
 def base_of(name: str) -> str:
@@ -57,8 +102,7 @@ def _config(name: str, online: bool) -> tuple[Mapping[str, Any], str, int]:
         options = tiny.parse(name, 0)
         config = tiny.skeleton(options["family"], hidden=options["hidden"], layers=options["layers"]).config.to_dict()
         patch = (config.get("vision_config") or {}).get("patch_size", 14)
-        side = patch if isinstance(patch, int) else 14  # a list in families that aren't counted, as is said further on
-        return config, "built in", 1024 * (2 * side) ** 2
+        return config, "built in", 1024 * (2 * patch) ** 2 if isinstance(patch, int) and is_computed(config) else 0
     if (known := published(name)) is not None:
         return known, "the table of published models", 0
     if Path(name).is_dir():

@@ -85,6 +85,8 @@ def merger(shapes: Shapes, b: int) -> int:
 
 def _tower(shapes: Shapes, micro: Micro, b: int, weights: Trained | None) -> int:
     """Bytes that a layer of the tower keeps of a micro-batch."""
+    if shapes.seen and (weights is None or weights.vision):
+        return shapes.seen.kept(b, weights.lora if weights else "").layer * micro.patches // shapes.seen.patches
     return vision_layer(shapes, b) * micro.patches if weights is None or weights.vision else 0
 
 
@@ -102,9 +104,11 @@ def activations(
     inputs, two are on the device at a time."""
     t, v, tokens = shapes.text, shapes.vision, micro.tokens
     tower = _tower(shapes, micro, b, weights)
-    found = int(2 * b * t.turned * t.head_dim) * tokens  # cosines and sines
+    if weights is not None and not weights.inner:
+        return b * t.hidden * micro.targets
+    found = b * (int(2 * t.turned * t.head_dim) if t.shared < 0 else t.shared) * tokens  # cosines and sines
     if dense:
-        found += b * micro.rows * micro.length**2  # the mask, which all layers share
+        found += b * t.masks * micro.rows * micro.length**2  # which layers share
     last = 2 * FULL if b == FULL or shapes.counted else FULL + b  # the last norm
     found += last * t.hidden * tokens + b * t.hidden * micro.targets
     inputs, towers = (min(2, n) if offload else n for n in (t.layers, v.layers))
@@ -112,6 +116,10 @@ def activations(
     found += tokens * inputs * b * t.hidden if checkpointing else sum(n * size for n, size in layers)
     if not tower:
         return found
+    if shapes.seen:
+        kept = shapes.seen.kept(b, weights.lora if weights else "")
+        size = kept.inputs if checkpointing else kept.whole
+        return found + size * micro.patches // shapes.seen.patches
     merged = micro.patches // v.merge**2 * merger(shapes, b)
     before = micro.patches * v.hidden * (2 * FULL if b == FULL else FULL + b if shapes.gated else b)
     fixed = micro.patches * (b * v.values + 2 * FULL * (v.hidden // v.heads)) + merged + before
@@ -120,5 +128,7 @@ def activations(
 
 def recompute_bytes(shapes: Shapes, micro: Micro, b: int, weights: Trained | None = None, dense: bool = True) -> int:
     """Bytes of the one layer that checkpointing recomputes at a time."""
+    if weights is not None and not weights.inner:
+        return 0
     text = max(size for _, size in _layers(shapes, micro, b, weights, dense))
     return max(text, _tower(shapes, micro, b, weights))

@@ -11,19 +11,26 @@ import copy
 import functools
 import inspect
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from mmrl.config.sections import LoraConfig
+from mmrl.policies.layers import CACHES, replaced_forwards
+from mmrl.policies.vlm.families import decoder_of
 from mmrl.train.plan.skeletons import skeleton
 from mmrl.train.plan.traced import Pass, saved_by, trace
 from mmrl.train.plan.trained import FULL
 from mmrl.train.plan.workload import CHUNK, Micro
 
 META = torch.device("meta")
+HALF = 2
+"""Bytes of a bfloat16."""
+CHOSEN = ("num_experts_per_tok", "moe_k", "moe_top_k", "top_k_experts")
+"""Names that configs have for the number of a token's experts."""
 LENGTHS = (CHUNK + 1, 2 * CHUNK - 1, 3 * CHUNK - 1)
 """Lengths of the three passes: two chunks twice, and three, none of them full, as their padding costs something, too."""
 
@@ -80,6 +87,8 @@ class Layer:
     moved: Linear
     """Bytes that the other operations read and write."""
     operations: Linear
+    loop: float
+    """Operations of each expert, where a loop goes over those that tokens hit; of `operations` are those of a token's."""
     held: Linear
     """Most bytes that are there at once where nothing is kept."""
     weights: int
@@ -105,19 +114,50 @@ class Layers:
         tokens, which is not counted here. lora: JSON of `policy.lora`; empty if all weights are trained."""
         model, found = _model(self.config, b, lora), []
         for numbers in self.kinds:
-            layer = _decoder(model).layers[numbers[0]]
-            saved = functools.partial(_saved, model, layer, b, dense)
+            saved = functools.partial(self._saved, model, numbers[0], b, dense)
             ragged, whole = _fitted(saved), [saved(n) for n in (CHUNK, 2 * CHUNK)]
             chunk = whole[1] - whole[0] - ragged.token * CHUNK
             found.append((len(numbers), Kept(ragged, Linear(2 * whole[0] - whole[1], ragged.token, chunk))))
         return tuple(found)
 
+    @functools.cached_property
+    def cached(self) -> tuple[int, int, int]:
+        """(numbers of keys and values of a token in all layers, layers with a state in their place, numbers of the largest)."""
+        from transformers import DynamicCache
+
+        model, n, keys, states, largest = _model(self.config, HALF), LENGTHS[0], 0, 0, 0
+        for numbers in self.kinds:
+            cache, number = DynamicCache(config=model.config.get_text_config()), numbers[0]
+            trace(_called(self.config, decoder_of(model).layers[number], number, n, HALF, True, cache)[0])
+            kept = vars(cache.layers[number])
+            pairs = [kept[name] for name in ("keys", "values") if isinstance(kept.get(name), torch.Tensor)]
+            keys += len(numbers) * sum(each.shape[1] * each.shape[-1] for each in pairs)  # of a window there are fewer tokens
+            state = sum(each.numel() for each in tree_leaves(kept) if isinstance(each, torch.Tensor)) if not pairs else 0
+            states, largest = states + len(numbers) * bool(state), max(largest, state)
+        return keys, states, largest
+
+    @functools.cached_property
+    def shared(self) -> int:
+        """Numbers of a token that all layers are given beside their input, such as cosines and sines."""
+        seen = {}
+        for (_, *args), kwargs in _given(self.config, LENGTHS[0], FULL).values():
+            for each in tree_leaves((args, kwargs)):
+                if isinstance(each, torch.Tensor) and (each.is_floating_point() or each.is_complex()) and each.ndim < 4:
+                    seen[id(each)] = each.numel() * (2 if each.is_complex() else 1)
+        return sum(seen.values()) // LENGTHS[0]
+
+    def _saved(self, model: Any, number: int, b: int, dense: bool, tokens: int) -> int:
+        layer = decoder_of(model).layers[number]
+        return saved_by(*_called(self.config, layer, number, tokens, b, dense), by_tokens=not dense)
+
     def _layer(self, model: Any, numbers: list[int], b: int) -> Layer:
-        layer = _decoder(model).layers[numbers[0]]
+        layer = decoder_of(model).layers[numbers[0]]
         passes: dict[int, Pass] = {}
         for n in LENGTHS:
-            call, _ = _called(model, layer, n, b, True)
+            call, _ = _called(self.config, layer, numbers[0], n, b, True)
             passes[n] = trace(call)
+        call, _ = _called(self.config, layer, numbers[0], LENGTHS[0], b, True)
+        more = passes[LENGTHS[0]].operations - trace(call, one=True).operations
         experts = sum(p.numel() for name, p in layer.named_parameters() if p.ndim == 3 and ".experts." in name)
         return Layer(
             count=len(numbers),
@@ -125,6 +165,7 @@ class Layers:
             pairs=passes[LENGTHS[0]].attention / LENGTHS[0] ** 2,
             moved=_fitted(lambda n: passes[n].moved),
             operations=_fitted(lambda n: passes[n].operations),
+            loop=more / max(1, chosen_of(model.config.get_text_config()) - 1),
             held=_fitted(lambda n: passes[n].peak),
             weights=sum(p.numel() for p in layer.parameters()) - experts,
             experts=experts,
@@ -144,18 +185,15 @@ def _fitted(measure: Callable[[int], float]) -> Linear:
     return Linear(two - token * LENGTHS[1] - 2 * chunk, token, chunk)
 
 
-def _saved(model: Any, layer: Any, b: int, dense: bool, tokens: int) -> int:
-    return saved_by(*_called(model, layer, tokens, b, dense), by_tokens=not dense)
-
-
-def _decoder(model: Any) -> Any:
-    return model.model.language_model
+def chosen_of(settings: Any) -> int:
+    """Experts of a token, by the configuration of a language model; 0 without experts."""
+    return next((getattr(settings, name) for name in CHOSEN if getattr(settings, name, None)), 0)
 
 
 def _kinds(model: Any) -> list[list[int]]:
     """Numbers of the layers of each kind: those whose weights have the same names and shapes."""
     found: dict[Any, list[int]] = {}
-    for i, layer in enumerate(_decoder(model).layers):
+    for i, layer in enumerate(decoder_of(model).layers):
         found.setdefault(tuple((name, tuple(p.shape)) for name, p in layer.named_parameters()), []).append(i)
     return list(found.values())
 
@@ -163,29 +201,69 @@ def _kinds(model: Any) -> list[list[int]]:
 @functools.lru_cache(8)
 def _model(config: str, b: int, lora: str = "") -> Any:
     """The model with a layer of each kind, and its weights, or adapters, as they are trained."""
-    from mmrl.policies.lora import add_adapters
-
     whole = skeleton(config)
     some = {numbers[0] for numbers in _kinds(whole)}  # the others are left empty, which keeps the names of these
-    empty = {id(layer): torch.nn.Module() for i, layer in enumerate(_decoder(whole).layers) if i not in some}
-    model = copy.deepcopy(whole, empty).to(torch.float32 if b == FULL else torch.bfloat16).eval()
+    return adapted(without_layers(whole, some, b), lora)
+
+
+def without_layers(model: Any, some: Collection[int], b: int) -> Any:
+    """A copy of a model on the meta device whose language model has these layers alone, by number."""
+    empty = {id(layer): torch.nn.Module() for i, layer in enumerate(decoder_of(model).layers) if i not in some}
+    return copy.deepcopy(model, empty).to(dtype_of(b)).eval()
+
+
+def adapted(model: Any, lora: str) -> Any:
+    """The model, with its adapters. lora: JSON of `policy.lora`, or empty."""
+    from mmrl.policies.lora import add_adapters
+
     if lora:
         add_adapters(model, LoraConfig.model_validate(json.loads(lora) | {"nf4": []}), 0, META)
     return model
 
 
-def _called(model: Any, layer: Any, tokens: int, b: int, dense: bool) -> tuple[Callable[[], torch.Tensor], list[torch.Tensor]]:
-    """(a pass of the layer over one row, tensors that all layers share)."""
-    decoder, dtype = _decoder(model), torch.float32 if b == FULL else torch.bfloat16
+def dtype_of(b: int) -> torch.dtype:
+    """Of weights of so many bytes."""
+    return torch.float32 if b == FULL else torch.bfloat16
+
+
+@functools.lru_cache(32)
+def _given(config: str, tokens: int, b: int) -> dict[int, tuple[tuple[Any, ...], dict[str, Any]]]:
+    """Number of a layer -> what the language model gives it in a pass over one row, whose layers do nothing."""
+    decoder = decoder_of(copy.deepcopy(skeleton(config)).to(dtype_of(b)).eval())
+    found: dict[int, tuple[tuple[Any, ...], dict[str, Any]]] = {}
+
+    def noted(layer: Any) -> Callable[..., Any]:
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            found[len(found)] = args, kwargs
+            return args[0] if args else kwargs["hidden_states"]
+
+        return forward
+
     width = decoder.embed_tokens.weight.shape[1]
-    hidden = torch.empty(1, tokens, width, device=META, dtype=dtype, requires_grad=True)
-    places = torch.empty(1, tokens, device=META, dtype=torch.int64)
-    axes = 3 if "mrope_section" in (decoder.config.rope_parameters or {}) else 0
-    angles = decoder.rotary_emb(hidden, places.expand(axes, 1, tokens) if axes else places)
-    mask = torch.empty(1, 1, tokens, tokens, device=META, dtype=dtype) if dense else None
+    hidden = torch.empty(1, tokens, width, device=META, dtype=dtype_of(b))
+    mask = torch.empty(1, 1, tokens, tokens, device=META, dtype=dtype_of(b))
+    with torch.no_grad(), replaced_forwards(decoder.layers, noted):
+        decoder(inputs_embeds=hidden, attention_mask=mask, use_cache=False)
+    return found
+
+
+def _called(
+    config: str, layer: Any, number: int, tokens: int, b: int, dense: bool, cache: Any = None
+) -> tuple[Callable[[], torch.Tensor], list[torch.Tensor]]:
+    """(a pass of the layer of this number over one row, tensors that all layers share)."""
+    (first, *args), kwargs = _given(config, tokens, b)[number]
+    hidden = torch.empty_like(first).requires_grad_()
     taken = inspect.signature(layer.forward).parameters
-    given = {"position_embeddings": angles, "attention_mask": mask, "position_ids": places}
-    if hasattr(layer, "linear_attn"):  # which takes a mask for one of padding
+    given = {name: value for name, value in kwargs.items() if name not in CACHES}
+    if not dense or hasattr(layer, "linear_attn"):  # which takes a mask for one of padding
         given["attention_mask"] = None
-    given = {name: value for name, value in given.items() if name in taken}
-    return (lambda: layer(hidden, **given)), [*angles, *([] if mask is None else [mask])]
+    if cache is not None:
+        given |= {name: cache for name in CACHES if name in taken}
+    shared = [each for each in tree_leaves((args, given)) if isinstance(each, torch.Tensor)]
+    return (lambda: _states(layer(hidden, *args, **given))), shared
+
+
+def _states(output: Any) -> torch.Tensor:
+    """The hidden states in what a layer returns."""
+    found: torch.Tensor = output[0] if isinstance(output, tuple) else output
+    return found

@@ -134,13 +134,14 @@ def _critic(shapes: Shapes, config: CriticConfig, weights: Trained, b: int) -> i
 # -- an update --------------------------------------------------------------------------------------------------------------
 
 
-def logits(shapes: Shapes, targets: int, b: int, trained: bool = True) -> int:
-    """Bytes of the logits that are computed at once. If they are all: in the weights' type, and four times in float32, for the
-    log-probabilities, their inputs, and the gradients of both. Else `mmrl.policies.vlm.linear_logprobs` needs them twice in
-    float32, and adds up the gradient of the output embeddings in float32 if they are trained."""
+def logits(shapes: Shapes, targets: int, b: int, trained: bool = True, adapted: bool = False) -> int:
+    """Bytes of the logits that are computed at once. If they are all, or the head is adapted: in the weights' type, and four
+    times in float32, for the log-probabilities, their inputs, and the gradients of both. Else
+    `mmrl.policies.vlm.linear_logprobs` needs them twice in float32, and adds up the gradient of the output embeddings in float32
+    if they are trained."""
     half, pairs = b if b < FULL else 0, targets * shapes.text.vocabulary
-    if pairs <= LOGIT_CHUNK:
-        return pairs * (4 * FULL + half)
+    if pairs <= LOGIT_CHUNK or adapted:
+        return min(pairs, LOGIT_CHUNK) * (4 * FULL + half)
     summed = shapes.text.vocabulary * shapes.text.hidden * (FULL + half) if trained else 0
     return LOGIT_CHUNK * (2 * FULL + half) + summed
 
@@ -171,7 +172,11 @@ def update(
         twice = work.twins * (activations(shapes, own, b, on, weights, dense, moved) + whole)
         sizes.append((twice + again + passing, m))
     kept, worst = max(sizes, key=lambda found: found[0])
-    made = logits(shapes, worst.targets, b, weights.plain) if choices is None else 4 * FULL * worst.targets * choices
+    made = (
+        logits(shapes, worst.targets, b, weights.plain, bool(weights.adapted_parts["head"]))
+        if choices is None
+        else 4 * FULL * worst.targets * choices
+    )
     if worst.targets * shapes.text.vocabulary <= LOGIT_CHUNK:  # else they are not kept
         made *= work.twins
     pictures = f" and {worst.patches:,} patches" if worst.patches else ""
@@ -233,7 +238,7 @@ def pixels(shapes: Shapes, work: Workload, kind: str, counted: Micro | None) -> 
     largest = sorted((m.patches for m, n in work.micro.items() for _ in range(min(n, PREFETCHED))), reverse=True)[:PREFETCHED]
     held = (all_of_it if kind == "cpu" else sum(largest)) - (counted.patches if counted else 0)
     whose = "the step" if kind == "cpu" or many <= PREFETCHED else f"{PREFETCHED} micro-batches at a time"
-    size = work.twins * FULL * shapes.vision.values * held
+    size = round(work.twins * shapes.pixel_bytes * held)
     return [Part(name="pictures", bytes=size, phases=("update",), because=f"pixels of {whose}")] if held > 0 else []
 
 
@@ -246,7 +251,8 @@ def _at_once(shapes: Shapes) -> int:
 
 def cache_token(shapes: Shapes, b: int) -> int:
     """Bytes per token of keys and values in all layers."""
-    return 2 * b * shapes.text.k * (shapes.text.layers - shapes.text.linear)
+    t = shapes.text
+    return b * (2 * t.k * (t.layers - t.linear) if t.cached < 0 else t.cached)
 
 
 def cache_capacity(completion: int) -> int:
@@ -264,14 +270,14 @@ def concurrent_prompts(generate: GenerateConfig, prompts: int, size: int) -> int
 
 def local(shapes: Shapes, config: RunConfig, work: Workload) -> list[Part]:
     """What the local sampler needs on top of the `resident` parts."""
-    t, v = shapes.text, shapes.vision
+    t = shapes.text
     b = config.policy.bytes_per_weight
     found = [(concurrent_prompts(config.generate, n, size), size) for n, size in (*work.sampled, *work.perhaps) if n]
     prompts, rows = max(n for n, _ in found), max(n * size for n, size in found)
     held = rows * (work.prompt_tokens + cache_capacity(work.completion))
     growing = held // (t.layers - t.linear) if cache_capacity(work.completion) > ROOM else 0
     prefill = prompts * work.prompt_tokens * experts.without_gradients(shapes, b)
-    tower = prompts * work.patches * max(b * 3 * v.inner, 3 * b * v.hidden + 4 * FULL * v.hidden)
+    tower = prompts * looked(shapes, b, work.patches)
     generate = ("generate",)
     return [
         Part(
@@ -299,10 +305,17 @@ def acting(shapes: Shapes, config: RunConfig, work: Workload) -> list[Part]:
 
 def called(shapes: Shapes, b: int, rows: int, length: int, patches: int) -> int:
     """Bytes of so many calls at once, without gradients. length, patches: tokens and patches of a call."""
-    t, v = shapes.text, shapes.vision
+    t = shapes.text
     layer = rows * length * b * (3 * t.inner + 3 * t.hidden) + b * rows * length**2
-    tower = rows * patches * max(b * 3 * v.inner, 3 * b * v.hidden + 4 * FULL * v.hidden)
-    return max(layer, tower)
+    return max(layer, rows * looked(shapes, b, patches))
+
+
+def looked(shapes: Shapes, b: int, patches: int) -> int:
+    """Bytes that the tower has of so many patches at once, without gradients."""
+    if shapes.seen:
+        return patches * shapes.seen.forward(b).peak // shapes.seen.patches
+    v = shapes.vision
+    return patches * max(b * 3 * v.inner, 3 * b * v.hidden + 4 * FULL * v.hidden)
 
 
 def vllm(compute: ComputeConfig, machine: Machine, alone: bool) -> list[Part]:

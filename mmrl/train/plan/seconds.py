@@ -8,7 +8,7 @@ and no group to be filtered, so a real step is shorter. b is the bytes of a weig
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -58,8 +58,8 @@ class CostModel:
         self.unpacking = (weights.nf4 if weights else 0) * (self.b + 0.5)
         self.adapters = None
         if weights and not weights.plain:
-            parts = {"text": weights.adapted_text, "tower": weights.adapted_tower}
-            self.adapters = Adapters(parts, weights.rank, machine, self.b, self.rate, splits=dtype == "bfloat16")
+            how = dtype == "bfloat16"
+            self.adapters = Adapters(weights.adapted_parts, weights.rank, machine, self.b, self.rate, splits=how)
         self.stream = machine.bandwidth * machine.streaming
         t = shapes.text
         self.attending = t.layers * t.hidden * (2 * t.q + 2 * t.k)
@@ -112,13 +112,18 @@ class CostModel:
         for layer in experts.counted(self.shapes, b):
             own, slow = layer.flops.of(0, tokens, 0), layer.flops.of(0, 0, chunks)
             seen = layer.pairs * (tokens * (micro.length + cached) if pairs is None else pairs)
-            weights = layer.weights + layer.experts * (experts.share_hit(t.experts, tokens) if t.experts else 0)
+            all_of_them = (
+                own - 2 * layer.weights * tokens > 1.8 * layer.experts * tokens
+            )  # computed for each token, as in Llama 4
+            hit = experts.share_hit(t.experts, tokens) if t.experts and not all_of_them else 1.0
+            loop = layer.loop * max(0.0, hit * t.experts.count - t.experts.chosen) if t.experts else 0.0
+            weights = layer.weights + layer.experts * hit
             products = max(own / (self.rate * reached), b * weights / self.stream) + slow / (machine.flops32 * reached)
             found += Cost(
                 products=products,
                 attention=0.0 if cached else seen / (self.rate * (machine.attention if pairs is None else machine.blocks)),
                 streaming=layer.moved.of(0, tokens, chunks) / self.stream,
-                starting=layer.operations.of(1, 0, min(1, chunks) and micro.chunks / rows) * machine.launch,
+                starting=(layer.operations.of(1, 0, min(1, chunks) and micro.chunks / rows) + loop) * machine.launch,
                 flops=own + slow + seen,
             ).times(layer.count)
         return found + Cost(streaming=moved / self.stream)
@@ -131,6 +136,8 @@ class CostModel:
         return found + self.adapters.forward("tower", patches) if self.adapters else found
 
     def _tower(self, patches: int, picture: int) -> Cost:
+        if self.shapes.seen:
+            return self.shapes.seen.cost(patches, self.machine, self.b, self.rate)
         v, b = self.shapes.vision, self.b
         weights = v.layers * (4 * v.hidden**2 + (3 if self.shapes.gated else 2) * v.hidden * v.inner) + v.values * v.hidden
         merger = (v.merged**2 + v.merged * v.out) * (1 + v.taps) / v.merge**2
@@ -150,10 +157,21 @@ class CostModel:
         )
 
     def head(self, tokens: int) -> Cost:
-        """Logits, log-probabilities and entropies of so many tokens."""
-        t, b = self.shapes.text, self.b
+        """Logits, log-probabilities and entropies of so many tokens, with the head's adapters."""
+        return self._head(tokens) + self._by_chunk(Adapters.forward, tokens)
+
+    def _chunks(self, tokens: int) -> int:
+        """In which so many tokens go through the head."""
+        return max(1, math.ceil(tokens * self.shapes.text.vocabulary / LOGIT_CHUNK))
+
+    def _by_chunk(self, cost: Callable[[Adapters, str, int], Cost], tokens: int) -> Cost:
+        """Of the head's adapters."""
+        chunks = self._chunks(tokens)
+        return cost(self.adapters, "head", math.ceil(tokens / chunks)).times(chunks) if self.adapters else Cost()
+
+    def _head(self, tokens: int) -> Cost:
+        t, b, chunks = self.shapes.text, self.b, self._chunks(tokens)
         flops = 2.0 * t.hidden * t.vocabulary * tokens
-        chunks = max(1, math.ceil(tokens * t.vocabulary / LOGIT_CHUNK))
         return Cost(
             products=max(flops / (self.rate * self.machine.matmul), b * t.hidden * t.vocabulary / self.stream),
             streaming=tokens * t.vocabulary * (2 * b + 16 * FULL) / self.stream,
@@ -174,18 +192,18 @@ class CostModel:
 
     def backward(self, micro: Micro, picture: int, weights: Trained, checkpointing: bool) -> Cost:
         """Gradients of inputs and of weights, with the recomputation for them."""
-        text, head = self._text(micro.rows, micro.length, 0, self._pairs(micro), micro), self.head(micro.targets)
-        seen = micro.patches if weights.vision else 0
+        found = self._gradients(self._head(micro.targets), weights.plain) + self._by_chunk(Adapters.backward, micro.targets)
+        if self._chunks(micro.targets) > 1:
+            found += replace(self.head(micro.targets), flops=0.0)
+        if not weights.inner:
+            return found
+        text, seen = self._text(micro.rows, micro.length, 0, self._pairs(micro), micro), micro.patches if weights.vision else 0
         tower = self._tower(seen, picture) if seen else Cost()
-        found = self._gradients(text, weights.plain) + self._gradients(tower, weights.plain)
-        found += self._gradients(head, weights.plain)
+        found += self._gradients(text, weights.plain) + self._gradients(tower, weights.plain)
         if self.adapters:
             found += self.adapters.backward("text", micro.tokens) + self.adapters.backward("tower", seen)
         if checkpointing:
-            again = self.states(replace(micro, patches=seen), picture)
-            found += Cost(products=again.products, attention=again.attention, streaming=again.streaming, starting=again.starting)
-        if micro.targets * self.shapes.text.vocabulary > LOGIT_CHUNK:
-            found += Cost(products=head.products, streaming=head.streaming, starting=head.starting)
+            found += replace(self.states(replace(micro, patches=seen), picture), flops=0.0)
         return found
 
     @staticmethod
@@ -227,15 +245,14 @@ class CostModel:
     def offload(self, train: TrainConfig, stage: Stage, work: Workload, weights: Trained) -> Cost:
         """Copies to the host and back, which computing waits for."""
         t, v = self.shapes.text, self.shapes.vision
-        moved = 0
+        moved = 0.0
         if train.offload_optimizer:
             moved += work.updates * (master_bytes(weights, self.b) + moments(stage.optimizer, weights))
         if train.offload_activations:
-            inputs = sum(
-                n * (t.layers * t.hidden * m.tokens + weights.vision * v.layers * v.hidden * m.patches)
-                for m, n in work.micro.items()
-            )
-            moved += work.epochs * self.b * inputs
+            seen = self.shapes.seen
+            patch = seen.kept(self.b, weights.lora).inputs / seen.patches if seen else self.b * v.layers * v.hidden
+            inputs = ((self.b * t.layers * t.hidden * m.tokens, patch * m.patches, n) for m, n in work.micro.items())
+            moved += work.epochs * sum(n * (text + weights.vision * tower) for text, tower, n in inputs)
         return Cost(streaming=2 * moved / (COPIED * self.machine.host)) if self.machine.kind == "gpu" else Cost()
 
 

@@ -15,20 +15,15 @@ from typing import Any
 
 from mmrl.api.errors import UserError
 from mmrl.policies.vlm.thinkers import thinker_settings
+from mmrl.train.plan.seen import Pictures, Seen
 from mmrl.train.plan.skeletons import listed, whole
 
 FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "glm4v_moe", "qwen3_5", "qwen3_5_moe")
 ALIKE = {"qwen2_5_omni_thinker": "qwen2_5_vl", "qwen3_omni_moe_thinker": "qwen3_vl_moe"}
 """`model_type` -> the family whose tower and language model it has. Its tower for sounds is counted among the weights alone."""
 COUNTED = ("qwen3_5", "qwen3_5_moe")
-"""Those with layers of which passes are counted, see `mmrl.train.plan.layers`."""
-UNCOUNTED = {
-    "kimi_k25": "its values are narrower than its keys, and what torch keeps of such attention depends on the device",
-    "llama4": "it cuts pictures into tiles, whose number depends on their shape",
-    "ernie4_5_vl_moe": "its words and its pictures go through experts of different widths",
-    "step3p7": "it cuts pictures into crops, whose number depends on their shape",
-}
-"""Mixtures of experts that a run can train and a plan refuses -> why."""
+"""Those with layers of which passes are counted, see `mmrl.train.plan.layers`. So are those of other families, and their
+pictures: `PASSES` of `mmrl.train.plan.configs`."""
 LISTED = ("glm4v_moe", *COUNTED, *ALIKE)
 """Those whose weights are read off a model without weights."""
 
@@ -74,6 +69,12 @@ class Text:
     """Number of layers with linear attention, which have a state in the place of a cache."""
     state: int = 0
     """Numbers of the state of one of them, for a sequence."""
+    cached: int = -1
+    """Numbers of keys and values of a token in all layers, where counted; -1: as many as heads have."""
+    shared: int = -1
+    """Numbers of a token that all layers are given besides, where counted; -1: cosines and sines of a head."""
+    masks: int = 1
+    """Masks of all pairs of tokens: of windows another than of full attention."""
 
     @property
     def sparse(self) -> int:
@@ -144,6 +145,10 @@ class Shapes:
     config: str = ""
     """Content of the config.json, of a model with experts or counted layers: only a model tells which of its matrices adapters
     may have."""
+    pictures: Pictures | None = None
+    """Of a family whose pictures are counted."""
+    seen: Seen | None = None
+    """One of them, of the size that is planned for: the tower's sizes are its, and not those of `vision`."""
 
     def named(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Every weight's name and shape, as in transformers and in its order; without a tied head."""
@@ -158,17 +163,35 @@ class Shapes:
     def parameters(self) -> int:
         return sum(math.prod(shape) for _, shape in self.named())
 
+    def seeing(self, pixels: int) -> Shapes:
+        """With pictures of so many pixels, or 0 for none."""
+        return self if self.pictures is None or not pixels else replace(self, seen=self.pictures.seen(pixels))
+
     def tokens_of(self, pixels: int) -> int:
         """Tokens of an image of so many pixels, at least one."""
+        if self.pictures:
+            return self.pictures.seen(pixels).tokens
         return max(1, round(pixels / (self.vision.patch * self.vision.merge) ** 2))
 
     def patches_of(self, pixels: int) -> int:
+        if self.pictures:
+            return self.pictures.seen(pixels).patches
         return self.tokens_of(pixels) * self.vision.merge**2
 
     @property
     def counted(self) -> bool:
         """Whether passes of the language model's layers are counted; the other sizes of `text` are of full attention."""
-        return self.family in COUNTED
+        return self.family in COUNTED or self.pictures is not None
+
+    @property
+    def pixel_bytes(self) -> float:
+        """Bytes of a patch's pixels, in float32."""
+        return self.seen.pixels if self.seen else 4 * self.vision.values
+
+    @property
+    def vectors(self) -> float:
+        """Tokens of a patch."""
+        return self.seen.tokens / self.seen.patches if self.seen else 1 / self.vision.merge**2
 
     @property
     def gated(self) -> bool:
@@ -181,6 +204,12 @@ class Shapes:
         return (self.vision.window // self.vision.patch) ** 2
 
 
+def is_computed(config: Mapping[str, Any]) -> bool:
+    """Whether `shapes_of` knows the family of the content of a config.json."""
+    kind = str(thinker_settings(config).get("model_type", ""))
+    return kind in FAMILIES or kind in ALIKE
+
+
 def shapes_of(config: Mapping[str, Any], what: str) -> Shapes:
     """The shapes of the content of a config.json, or of the thinker in it. Raises UserError if the model is of another family or
     the config lacks a size. what: the model's name in the error."""
@@ -188,9 +217,8 @@ def shapes_of(config: Mapping[str, Any], what: str) -> Shapes:
     kind = str(config.get("model_type", ""))
     family = ALIKE.get(kind, kind)
     if family not in FAMILIES:
-        why = f", as {UNCOUNTED[kind]}" if kind in UNCOUNTED else ""
         raise UserError(
-            f"{what} is a {kind or 'model without a model_type'}, which mmrl plan can't count{why}: it counts "
+            f"{what} is a {kind or 'model without a model_type'}, which mmrl plan can't count: it counts "
             f"{', '.join((*FAMILIES, *ALIKE))}"
         )
     try:

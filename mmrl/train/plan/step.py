@@ -25,6 +25,8 @@ class Step:
     """Completions of each."""
     longest: int
     """Tokens of the longest completion."""
+    continued: int = 0
+    """Those of the longest answer that a rule lets go on."""
     sampled: Rounds = ()
     perhaps: Rounds = ()
     """What is sampled besides if groups fail or are left out."""
@@ -69,7 +71,15 @@ def step_of(config: RunConfig, stage: Stage) -> Step:
         )
     rules = rules_of(stage) if isinstance(stage, RlStage) else ()
     load = step_load(asked, stage.group_size, rules, entries)
-    own = Step(asked=asked, group=load.size, longest=longest, sampled=load.sampled, perhaps=load.perhaps, trained=load.trained)
+    own = Step(
+        asked=asked,
+        group=load.size,
+        longest=longest,
+        continued=max((rule.longest_continued for rule in rules), default=0),
+        sampled=load.sampled,
+        perhaps=load.perhaps,
+        trained=load.trained,
+    )
     if isinstance(stage, RlStage):
         return _reinforced(config, stage, own)
     return replace(own, looked_at=float(isinstance(stage, DistillStage)))

@@ -20,10 +20,10 @@ def whole_rows(shapes: Shapes, micro: Micro, team: int, b: int, dense: bool) -> 
     embeddings that they are put into; the states that targets are predicted from, and with `dense` attention the mask."""
     if team == 1:
         return 0
-    t, v = shapes.text, shapes.vision
+    t = shapes.text
     mask = b * micro.rows * (micro.length**2 - slice_of(micro, team).length ** 2) if dense else 0
-    pixels = 4 * micro.patches * v.values  # float32
-    vectors = micro.patches // v.merge**2 * (1 + v.taps)
+    pixels = round(micro.patches * shapes.pixel_bytes)
+    vectors = int(micro.patches * shapes.vectors) * (1 + shapes.vision.taps)
     return mask + pixels + b * t.hidden * (vectors + micro.tokens + 2 * micro.targets)
 
 

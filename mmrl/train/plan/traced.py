@@ -120,7 +120,7 @@ class _Fused(torch.autograd.Function):
         out = torch.empty_like(query) if query.shape == shape else query.new_empty(shape)  # laid out as queries are
         if by_tokens:
             out = query.new_empty(shape[0], shape[2], shape[1], shape[3]).transpose(1, 2)
-        count(query, key)
+        count(query, key, value)
         ctx.count, ctx.mask = count, mask
         ctx.save_for_backward(query, key, value, out, query.new_empty(query.shape[:-1], dtype=torch.float32))
         return out
@@ -129,7 +129,7 @@ class _Fused(torch.autograd.Function):
     def backward(ctx: Any, *grads: Any) -> Any:  # type: ignore[override]
         query, key, value, *_ = ctx.saved_tensors
         for _ in range(2):
-            ctx.count(query, key)
+            ctx.count(query, key, value)
         return None, torch.empty_like(query), torch.empty_like(key), torch.empty_like(value), None, None
 
 
@@ -155,17 +155,24 @@ class _Grouped(torch.autograd.Function):
 
 
 class FusedAttention(TorchFunctionMode):
-    """In place of torch's attention and grouped products, which on the meta device would be those of no kernel."""
+    """In place of torch's attention and grouped products, which on the meta device would be those of no kernel. Where a loop goes
+    over experts, all tokens go through the first ones, or all through one, as nobody knows which they choose."""
 
-    def __init__(self, counter: Counter, by_tokens: bool = False) -> None:
-        """by_tokens: the outputs of all heads of a token lie together, as attention by blocks leaves them."""
+    def __init__(self, counter: Counter, by_tokens: bool = False, one: bool = False) -> None:
+        """by_tokens: the outputs of all heads of a token lie together, as attention by blocks leaves them. one: all tokens go
+        through one expert, as often as through several."""
         super().__init__()
-        self.counter, self.by_tokens = counter, by_tokens
+        self.counter, self.by_tokens, self.one = counter, by_tokens, one
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func is torch._grouped_mm:
             return _Grouped.apply(self._multiplied, *args[:2])
+        if func is torch.nn.functional.one_hot and args[0].is_meta:
+            first = torch.arange(args[0].shape[-1]) * (not self.one)
+            return func(first.expand(args[0].shape), *args[1:], **kwargs)
+        if func in (torch.Tensor.index_add_,) and args[0].is_meta:
+            return func(*(x.to("meta") if isinstance(x, torch.Tensor) else x for x in args), **kwargs)
         if func is not ATTENTION:
             return func(*args, **kwargs)
         query, key, value = (*args, *(kwargs[name] for name in ("query", "key", "value") if name in kwargs))[:3]
@@ -177,15 +184,16 @@ class FusedAttention(TorchFunctionMode):
         self.counter.products.append((2.0 * out * rows.shape[1], float((rows.numel() + out) * rows.element_size())))
         self.counter.operations += 1
 
-    def _count(self, query: torch.Tensor, key: torch.Tensor) -> None:
-        self.counter.attention += 4.0 * math.prod(query.shape) * key.shape[-2]
+    def _count(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
+        pairs = math.prod(query.shape[:-1]) * key.shape[-2]
+        self.counter.attention += 2.0 * pairs * (query.shape[-1] + value.shape[-1])
 
 
 @torch.no_grad()
-def trace(work: Callable[[], Any]) -> Pass:
-    """Count the operations of `work`, whose tensors are on the meta device, without gradients."""
+def trace(work: Callable[[], Any], one: bool = False) -> Pass:
+    """Count the operations of `work`, whose tensors are on the meta device, without gradients. one: see `FusedAttention`."""
     counter = Counter()
-    with counter, FusedAttention(counter):
+    with counter, FusedAttention(counter, one=one):
         work()
     return counter.counted()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mmrl.config.parts import entry, matches, no_layer_to_adapt, part_of
@@ -38,6 +39,8 @@ class Trained:
     """Trained weights in inner matrices, which Muon optimises."""
     factors: int
     """Numbers that Adafactor keeps for the trained weights."""
+    full: int
+    """Weights that are float32 in any case and trained beside adapters, too: what a policy that acts adds to the model."""
     nf4: int
     """Weights of the model that are kept in 4 bits."""
     nf4_widest: int
@@ -48,16 +51,16 @@ class Trained:
     """Bytes that AdamW with 8-bit states keeps for the trained weights."""
     vision: bool
     """Whether parts of the vision tower or its projector are trained, so that gradients flow into it."""
+    inner: bool
+    """Whether anything before the head is trained, so that gradients flow into the language model."""
     plain: bool
     """Whether weights of the model itself are trained, not only adapters."""
     rank: int
     """Rank of the adapters; 0 without adapters."""
     adapted: frozenset[str]
     """Matrices of the language model's layers that have an adapter, such as `q_proj`."""
-    adapted_text: Adapted
-    """All such matrices of the language model, by shape."""
-    adapted_tower: Adapted
-    """Those of the vision tower and its projector."""
+    adapted_parts: Mapping[str, Adapted]
+    """All matrices with an adapter, by part and shape: see `mmrl.train.plan.adapters.PARTS`."""
     layer: int
     """Weights of the largest layer of the language model; sharded weights are gathered layer by layer."""
     inside: int
@@ -70,7 +73,7 @@ class Trained:
 
 def trained(shapes: Shapes, lora: LoraConfig | None, stage: Stage) -> Trained:
     """Count the weights, by the rules of `policy.lora` and of the stage's `parts`."""
-    named = dict(shapes.named())
+    named, own = dict(shapes.named()), dict(shapes.own)
     whole = sum(map(math.prod, named.values()))
     added: dict[str, tuple[int, ...]] = {}
     nf4: list[int] = []
@@ -83,7 +86,7 @@ def trained(shapes: Shapes, lora: LoraConfig | None, stage: Stage) -> Trained:
     if lora:
         for name, shape in named.items():
             layer, _, kind = name.rpartition(".")
-            if kind != "weight" or len(shape) != 2 or "embed" in name:
+            if kind != "weight" or len(shape) != 2 or "embed" in name or name in own:
                 continue
             if layer in packed if known else "lm_head" not in name and any(matches(m, layer) for m in lora.nf4):
                 nf4.append(math.prod(shape))
@@ -94,7 +97,11 @@ def trained(shapes: Shapes, lora: LoraConfig | None, stage: Stage) -> Trained:
                     added[f"{layer}.lora_magnitude_vector.default.weight"] = (shape[0],)
     if lora and not added and not shapes.traced:
         raise no_layer_to_adapt(lora.target_modules)
-    mine = {n: shape for n, shape in (added or named).items() if not ((part := entry(stage.parts, n)) and part.freeze)}
+    mine = {
+        n: shape
+        for n, shape in ((added | own) if added else named).items()
+        if not ((part := entry(stage.parts, n)) and part.freeze)
+    }
     experts = getattr(stage, "experts", None)
     if experts and experts.freeze_router:
         mine = {n: shape for n, shape in mine.items() if not n.endswith(ROUTER)}
@@ -103,12 +110,11 @@ def trained(shapes: Shapes, lora: LoraConfig | None, stage: Stage) -> Trained:
         if part_of(name) == "language" and (found := _LAYER.match(name)):
             layers[found[0]] = layers.get(found[0], 0) + math.prod(shape)
     inner = [shape for n, shape in mine.items() if len(shape) == 2 and "embed" not in n and "lm_head" not in n]
-    text, tower = adapted_parts(added)
     return Trained(
-        adapted_text=text,
-        adapted_tower=tower,
+        adapted_parts=adapted_parts(added),
         whole=whole,
         adapters=sum(map(math.prod, added.values())),
+        full=sum(map(math.prod, own.values())),
         nf4=sum(nf4),
         nf4_widest=max(nf4, default=0),
         moved=sum(map(math.prod, mine.values())),
@@ -117,6 +123,7 @@ def trained(shapes: Shapes, lora: LoraConfig | None, stage: Stage) -> Trained:
         largest=max(map(math.prod, mine.values()), default=0),
         eight_bit=sum(_eight_bit(n, math.prod(shape)) for n, shape in mine.items()),
         vision=any(part_of(n) in ("vision", "projector") for n in mine),
+        inner=any(part_of(n) != "head" for n in mine),
         plain=not added,
         rank=lora.rank if lora else 0,
         lora=lora.model_dump_json(exclude_unset=True) if lora else "",
@@ -128,14 +135,20 @@ def trained(shapes: Shapes, lora: LoraConfig | None, stage: Stage) -> Trained:
 
 
 def weight_bytes(weights: Trained, b: int) -> int:
-    """Bytes of the model's own weights. b: of one that isn't in 4 bits. Those in 4 have a scale of one byte for each 64, and a
-    float32 for each 256 scales."""
-    return b * (weights.whole - weights.nf4) + weights.nf4 // 2 + weights.nf4 // 64 + FULL * (weights.nf4 // (64 * 256))
+    """Bytes of the model's own weights. b: of one that is neither in 4 bits nor float32 in any case. Those in 4 bits have a scale
+    of one byte for each 64, and a float32 for each 256 scales."""
+    return (
+        b * (weights.whole - weights.nf4 - weights.full)
+        + FULL * weights.full
+        + weights.nf4 // 2
+        + weights.nf4 // 64
+        + FULL * (weights.nf4 // (64 * 256))
+    )
 
 
 def master_bytes(weights: Trained, b: int) -> int:
-    """Bytes of float32 masters. Adapters are float32 themselves."""
-    return FULL * weights.moved if b < FULL and weights.plain else 0
+    """Bytes of float32 masters. Adapters, and what a policy that acts adds to its model, are float32 themselves."""
+    return FULL * max(0, weights.moved - weights.full) if b < FULL and weights.plain else 0
 
 
 def stepped_bytes(optimizer: str, weights: Trained, b: int) -> int:

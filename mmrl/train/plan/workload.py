@@ -143,9 +143,10 @@ def total(rounds: Rounds) -> int:
 def workload(config: RunConfig, stage: Stage, shapes: Shapes, sizes: Sizes, learners: int = 1) -> Workload:
     """The work of one of `learners` in a step of the stage. Raises UserError for more than `MOST` completions."""
     step = step_of(config, stage)
-    sizes = replace(sizes, completion=min(sizes.completion, step.longest))
-    patches = shapes.patches_of(sizes.pixels)
-    prompt_tokens = sizes.text + sizes.images * (shapes.tokens_of(sizes.pixels) + 2)  # with a token before and one after
+    most = max(step.longest, step.continued) if sizes.completion >= step.longest else sizes.completion
+    sizes = replace(sizes, completion=most)
+    patches, each = (shapes.patches_of(sizes.pixels), shapes.tokens_of(sizes.pixels)) if sizes.images else (0, 0)
+    prompt_tokens = sizes.text + sizes.images * (each + 2)  # with a token before and one after
     sampled, perhaps, trained = (per_learner(rounds, learners) for rounds in (step.sampled, step.perhaps, step.trained))
     if (most := max(total(sampled), total(trained))) > MOST:
         size = "prompts_per_step and group_size" if sampled else "batch_size"

@@ -111,10 +111,10 @@ class AsyncSampler:
     def _work(self, prompts: Prompts, at: StepIndex, told: Sequence[GroupOutcome]) -> tuple[Sampled, Any, list[RuleState]]:
         """Sample for a step; also returns the states of the source of prompts and of the rules after that. told: the outcomes of
         earlier groups, which its draws are the first to know."""
-        if self.closed:
-            raise RuntimeError("the sampler is closed")
-        self.sampler.source.settle(told)
         with ranks.use_group("ahead"), current_gpu(self.sampler.run.policy.device):
+            if ranks.any_rank(self.closed):  # or a rank would begin a step that another drops, and wait for it
+                raise RuntimeError("the sampler is closed" if self.closed else ranks.CLOSED)
+            self.sampler.source.settle(told)
             return self.sampler.sample(prompts, at), self.sampler.source.state(), self.sampler.rule_states()
 
     def sleep(self) -> None:
@@ -135,7 +135,7 @@ class AsyncSampler:
     def close(self) -> None:
         """Wait until the step being sampled is complete, and drop all results."""
         self.closed = True
-        self.pool.shutdown(wait=True, cancel_futures=True)
+        self.pool.shutdown(wait=True)
         self.jobs.clear()
         self.told.clear()
 

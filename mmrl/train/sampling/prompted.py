@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+import torch
+
 from mmrl.api.episodes import Conversation
 from mmrl.api.errors import NoGold
 from mmrl.api.interfaces import Task
 from mmrl.api.types import Prompt, Rollout
+from mmrl.compute import ranks
 from mmrl.rollout.collector import Collector
 from mmrl.train.sampling.hints import with_hint
 
@@ -28,6 +31,13 @@ def prompted(
 def told_rollouts(rollouts: Sequence[Rollout], collector: Collector, tasks: Mapping[str, Task]) -> list[Conversation]:
     """As answers to prompts that tell the whole gold completion, for self-distillation. Prompts without one stay."""
     return prompted(rollouts, collector, partial(_told, tasks=tasks))
+
+
+def unchanged(rollouts: Sequence[Rollout], after: Sequence[Rollout], device: torch.device) -> torch.Tensor:
+    """Whether `prompted` left each rollout as it is, as the rank knows that holds it. Returns bool [N] on the device; call it on
+    all ranks."""
+    own = [float(not one.is_stub and other.prompt is one.prompt) for one, other in zip(rollouts, after, strict=True)]
+    return ranks.all_reduce_sum(torch.tensor(own, device=device)) > 0
 
 
 def _told(rollout: Conversation, tasks: Mapping[str, Task]) -> Prompt | None:

@@ -57,7 +57,7 @@ def run_step(steps: Steps, stage: Training) -> dict[str, float]:
     except (UserError, EnvironmentFailed, MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:
-        raise PluginError(f"{what} raised {type(error).__name__}: {shorten(error)[:300]}") from error
+        raise PluginError(f"{what} raised {type(error).__name__}: {shorten(error, 300)}") from error
     if not isinstance(metrics, dict) or not all(isinstance(k, str) and isinstance(v, int | float) for k, v in metrics.items()):
         raise PluginError(f"{what} must return a dict of metrics, name -> number, not {metrics!r:.200}")
     return metrics

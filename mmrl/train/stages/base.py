@@ -17,7 +17,7 @@ from mmrl.compute import ranks
 from mmrl.config.sections import RlStage, Training
 from mmrl.data.prompts import PromptIndex, gold_completion
 from mmrl.policies.batches import Batch, Credit, ones
-from mmrl.run_folder.rollouts import draw_completion, overlays_of, rollout_row, select_rollouts, with_frames
+from mmrl.run_folder.rollouts import draw_completion, gold_with_places, overlays_of, rollout_row, select_rollouts, with_frames
 from mmrl.train.sampling.groups import Sampled
 from mmrl.train.sampling.sampler import own_shard
 from mmrl.train.sampling.source import EncodedPrompt, PromptSource
@@ -109,6 +109,7 @@ class Steps:
         """Update the policy. Until the update is complete, the weights belong to no step and can't be saved."""
         run = self.run
         with run.clock("update"):
+            ranks.meet()
             self.sleep()
             whole, before = run.consistent, self.learner.optimizer.steps  # an update may follow another within a step
             run.consistent = False
@@ -142,8 +143,9 @@ class Steps:
 
     def _row(self, rollout: Rollout, score: Score, advantage: float) -> dict[str, Any]:
         """The row of a rollout in the run folder, with its task's drawing and overlays."""
-        tasks = self.run.tasks
-        return rollout_row(rollout, score, advantage, draw_completion(tasks, rollout), overlays_of(tasks, rollout))
+        tasks, prompt = self.run.tasks, rollout.prompt
+        drawing, overlays = draw_completion(tasks, rollout), overlays_of(tasks, rollout)
+        return rollout_row(rollout, score, advantage, drawing, overlays, gold_with_places(tasks[prompt.task], prompt))
 
     def measure(self, rollouts: Sequence[Rollout], names: frozenset[str]) -> Mapping[str, torch.Tensor]:
         """See `mmrl.algorithms.signals.Measure`. The critic's values from collection are used as they are."""
@@ -153,6 +155,7 @@ class Steps:
             return known
         (batch,) = self.pack(rollouts, ones(rollouts), keep_zero=True)
         with self.run.clock("update"):
+            ranks.meet()
             self.sleep()
             return {**self.learner.measure(batch, missing), **known}
 

@@ -32,7 +32,7 @@ from mmrl.train.sampling.groups import Sampled, outcomes
 from mmrl.train.sampling.guard import credited
 from mmrl.train.sampling.interventions import refuse_interventions
 from mmrl.train.sampling.masked import masked_rollouts, with_masked, with_masked_logprobs
-from mmrl.train.sampling.prompted import told_rollouts
+from mmrl.train.sampling.prompted import told_rollouts, unchanged
 from mmrl.train.sampling.rule_states import RuleState, load_states, save_states
 from mmrl.train.sampling.rules import rules_of
 from mmrl.train.sampling.sampler import Sampler
@@ -235,7 +235,8 @@ class RlSteps(Steps):
         if "told" in names:
             with self.run.clock("process"):
                 told = told_rollouts(rollouts, self.run.collector, self.run.tasks)
-            found = {**found, "told": super().measure(told, frozenset({"logprobs"}))["logprobs"]}
+            told_NT = super().measure(told, frozenset({"logprobs"}))["logprobs"]
+            found = {**found, "told": told_NT.masked_fill(unchanged(rollouts, told, told_NT.device)[:, None], torch.nan)}
         if "masked" in names:
             self.masked_NT = super().measure(self.masked(rollouts), frozenset({"logprobs"}))["logprobs"]
             found = {**found, "masked": self.masked_NT}

@@ -94,7 +94,7 @@ class Trackers:
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a tracker must not end a run
             first = id not in self._failures
             self._failures[id] = self._failures.get(id, 0) + 1
-            what = f"{method} raised {type(error).__name__}: {shorten(error)[:300]}"
+            what = f"{method} raised {type(error).__name__}: {shorten(error, 300)}"
             self.folder.error(self._step, f"tracker {id}", what)
             if first:
                 self.note(f"tracker {id}: {what}; the run goes on, and metrics.jsonl holds every figure")

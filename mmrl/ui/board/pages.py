@@ -192,7 +192,8 @@ def _evaluation(figure: Mapping[str, Any]) -> str:
     known = isinstance(low, int | float) and isinstance(high, int | float)
     interval = f"{number(low, unit)} to {number(high, unit)}" if known else "no interval"
     at = f", step {figure['step']:,}" if isinstance(figure.get("step"), int) else ""
-    return f"<b>{number(value, unit)}</b><small>{interval}, {esc(figure.get('task', ''), 60)}{at}</small>"
+    metric, task = (esc(figure.get(key, ""), 60) for key in ("metric", "task"))
+    return f"<b>{number(value, unit)}</b> {metric}<small>{interval}, {task}{at}</small>"
 
 
 def _when(started: str) -> str:

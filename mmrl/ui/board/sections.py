@@ -16,6 +16,7 @@ from mmrl.run_folder.bounded import CONFIG, Budget
 from mmrl.run_folder.excerpt import ERRORS, size_of, tail
 from mmrl.run_folder.files import contents, reason, size_text
 from mmrl.run_folder.reader import item_files, step_entries
+from mmrl.run_folder.writer import with_defaults
 from mmrl.ui.board import compare as comparing
 from mmrl.ui.board import rollouts, run_queries, search
 from mmrl.ui.board.pages import address, notes, other_run, table
@@ -190,7 +191,7 @@ def settings(name: str, run: Path, other: str, folder: Path | None, names: Seque
         text = reason(error)
     difference = ""
     if folder is not None:
-        differences = files.differences(run_queries.config(run), run_queries.config(folder))
+        differences = files.differences(*(with_defaults(run_queries.config(path)) for path in (run, folder)))
         rows = [
             [f"<code>{esc(key, 200)}</code>", *(_value(value) for value in pair)]
             for key, pair in islice(differences.items(), DIFFERENCES)

@@ -96,7 +96,7 @@ def state_in_list(name: str, places: RunPaths) -> State | None:
 
 def unreadable(name: str, why: str) -> State:
     """The state of a run that cannot be shown. why: the reason."""
-    return State(name=name, state="unreadable", why=" ".join(why.split())[:300])
+    return State(name=name, state="unreadable", why=shorten(why, 300))
 
 
 def _stamp(file: Path) -> tuple[int, ...]:

@@ -95,6 +95,7 @@ def command(
     By default the policy gives one greedy answer to each prompt. All figures are printed with 95% intervals.
     """
     from mmrl.config.load import load_config
+    from mmrl.ui.cli.options import option_names
     from mmrl.ui.cli.terminal import silence_libraries, status_line
 
     _refuse_unknown(target)
@@ -113,7 +114,7 @@ def command(
     extra += [f"evaluate.sparse_frames=[{frames}]"] if frames else []
     extra += ["evaluate.steer=true"] if steer else []
     extra += [f"evaluate.{key}={value}" for key, value in given.items() if value is not None]
-    config = load_config(target / "config.toml" if folder else target, [*overrides, *extra])
+    config = load_config(target / "config.toml" if folder else target, [*overrides, *extra], option_names)
     status_line(f"loading {config.policy.model} ...")
     silence_libraries()
     from mmrl.train.start import evaluate_only

@@ -47,7 +47,7 @@ class Kind(click.Choice[str]):
 
 
 @click.command()
-@click.argument("kind", type=Kind(list(KINDS)), required=False)
+@click.argument("kind", type=Kind(list(KINDS)), required=False, metavar="[KIND]")
 @click.argument("id", required=False, shell_complete=ids())
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, a list of objects.")
 def command(kind: str | None, id: str | None, as_json: bool) -> None:

@@ -47,9 +47,10 @@ def command(
     from mmrl.config.load import load_config
     from mmrl.data.mixture import enough, mixture_stage, pilot_config, recommend, seed_mixtures
     from mmrl.run_folder.reader import is_run
+    from mmrl.ui.cli.options import option_names
     from mmrl.ui.cli.terminal import silence_libraries
 
-    config = load_config(run_file, overrides)
+    config = load_config(run_file, overrides, option_names)
     at, labels = mixture_stage(config)
     seed = config.seed if seed is None else seed
     steps = steps or -(-config.stages[at].steps // 4)

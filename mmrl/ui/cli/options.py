@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from mmrl.api.annotations import describe_hint, hints_of, options_class, parameters_of
+from mmrl.api.errors import UserError
 from mmrl.api.specs import AlgorithmSpec, Spec
 from mmrl.registry.importing import FILLED
 
@@ -56,6 +57,18 @@ def options_of(kind: str, spec: Spec, target: Callable[..., Any]) -> list[Option
         for p in named
     ]
     return sorted(options, key=lambda option: not option.required)
+
+
+def option_names(kind: str, id: str) -> list[str]:
+    """The names of the options of an id, as `mmrl list KIND ID` shows them; empty if there is no such id or its plugin is broken:
+    the run file's own error comes first."""
+    from mmrl.registry.plugins import registry
+
+    try:
+        spec = registry().get(kind, id)
+        return [option.name for option in options_of(kind, spec, registry().target(spec))]
+    except UserError:
+        return []
 
 
 def settings_of(spec: AlgorithmSpec, advantage: Callable[..., Any], loss: Callable[..., Any]) -> list[Option]:

@@ -62,6 +62,7 @@ def command(
     from mmrl.train.plan import machines, predict, sizes_of
     from mmrl.train.plan.sources import find_shapes
     from mmrl.train.resolve import with_algorithm_defaults
+    from mmrl.ui.cli.options import option_names
 
     for option, size in (
         ("prompt-tokens", text),
@@ -73,7 +74,7 @@ def command(
         if size is not None and size > MOST:
             raise UserError(f"--{option} is above {MOST:,}: give a smaller number")
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it logs every request
-    config = with_algorithm_defaults(load_config(run_file, overrides))
+    config = with_algorithm_defaults(load_config(run_file, overrides, option_names))
     sizes = sizes_of(config, find_shapes(config.policy), text, images, pixels, completion, steps)
     if machine is None:
         device, count = machines.current_machine(resolve_device(config.policy))
@@ -160,6 +161,8 @@ def _show_stage(plan: Plan, stage: StagePlan) -> None:
     sampled, trained, again = (sum(n * size for n, size in of) for of in (work.sampled, work.trained, work.perhaps))
     if sampled not in (0, trained) or trained != work.prompts * work.group:
         click.echo(f"of a learner, at most {sampled:,} {what} are sampled, and {trained:,} are trained on")
+    if not plan.sizes.steps and work.completion > plan.sizes.completion:
+        click.echo(f"a rule lets answers go on to {work.completion:,} tokens: all answers are counted with as many")
     if again:
         click.echo(f"where groups fail or are left out, up to {again:,} {what} more are sampled: {stage.perhaps_s:.2f} s")
     if work.asked < plan.learners:

@@ -58,12 +58,13 @@ def command(
     from mmrl.train.smoke import smoke as smaller
     from mmrl.train.smoke import without_vllm
     from mmrl.ui.cli import terminal
+    from mmrl.ui.cli.options import option_names
 
     if resume and overwrite:
         raise UserError("--resume and --overwrite contradict each other: give only one")
     if cluster == "":  # an unset shell variable
         raise UserError("--cluster is empty: give ray://HOST:PORT, auto or local, or leave it out")
-    config = configs.load_config(run_file, overrides)
+    config = configs.load_config(run_file, overrides, option_names)
     no_vllm = smoke and without_vllm(config)
     config = smaller(config) if smoke else config
     if dry_run:

@@ -102,7 +102,7 @@ class _Group:
             top=max([1.0, *(abs(v) for v in map(_value, members) if v is not None)]),
             true=true,
             prompt=(
-                f"{shown}{asking(messages, min(longest, ASKED) or WHOLE)}{answer(first.get('answer'))}"
+                f"{shown}{asking(messages, min(longest, ASKED) or WHOLE)}{answer(first)}"
                 f'<p class="id">{esc(first.get("task", ""), 80)} {esc(first.get("prompt_id", ""), 80)}</p>'
             ),
             placed=placed,

@@ -11,7 +11,7 @@ from mmrl import __version__
 from mmrl.api.media.images import load_image
 from mmrl.api.tasks import overlays
 from mmrl.api.tasks.overlays import Overlay
-from mmrl.run_folder.rollouts import DRAWN_PIXELS, VIEW_PIXELS, store_media, view_medium
+from mmrl.run_folder.rollouts import DRAWN_PIXELS, VIEW_PIXELS, has_places, store_media, view_medium
 from mmrl.ui.report import overlay, videos
 from mmrl.ui.report.cards import group_card, prompt_card
 from mmrl.ui.report.document import document
@@ -69,7 +69,10 @@ def _prompts(shown: Sequence[SampledPrompt], drawn: Drawn, folder: Path, see: Se
     prompts: list[str] = []
     for number, looked in enumerate(shown):
         asked = _asked(looked, number, folder, see)
-        rows = [_row(asked, tried, *drawn(looked, tried.completion), folder) for tried in looked.tried if tried.score is not None]
+        rated = [(tried, *drawn(looked, tried.completion)) for tried in looked.tried if tried.score is not None]
+        if looked.gold and any(has_places(looked.prompt.answer, marks) for _, _, marks in rated):
+            asked = {**asked, "gold": looked.gold}
+        rows = [_row(asked, *one, folder) for one in rated]
         pictures = EmbeddedMedia(folder, BUDGET // len(shown))
         if rows:
             prompts.append(group_card(rows, pictures))

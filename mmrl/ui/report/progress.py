@@ -24,6 +24,7 @@ from mmrl.run_folder.reader import read_jsonl
 from mmrl.ui.report.eta import TimeEstimator
 from mmrl.ui.report.output import RunOutput
 from mmrl.ui.report.terminal_panel import STOPPING, Sample, Seen, figure, panel, shown_metrics
+from mmrl.ui.report.text import count as counted
 from mmrl.ui.report.text import duration, visible
 
 IN_SIGHT = 20
@@ -82,7 +83,7 @@ class Show:
             self.seen.title = f"stage {number + 1} of {count}: {stage.kind}{algorithm}"
             self.seen.values = {}
             self.seen.history.clear()
-        self._say(f"[bold]{self.seen.title}[/], {stage.steps} steps")
+        self._say(f"[bold]{self.seen.title}[/], {counted(stage.steps, 'step')}")
 
     def step_finished(self, step: int, metrics: Mapping[str, float]) -> None:
         pace, now = self.seen.pace, time.monotonic()
@@ -98,7 +99,7 @@ class Show:
     def evaluated(self, step: int, figures: Sequence[Any]) -> None:
         with self.lock:
             self.seen.evaluated = step, figures
-        when = f"after {step} steps of the run" if step else "before any training"
+        when = f"after {counted(step, 'step')} of the run" if step else "before any training"
         for f in figures:
             cut = f.extra.get("truncated_share", 0.0)
             self._say(

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from mmrl.api.tasks.overlays import Overlay
+from mmrl.api.verifiers.parse import last_tag
 from mmrl.ui.report import overlay, sounds, videos
 from mmrl.ui.report.media_sources import PIXELATED, MediaSource, Still, whole_multiple
-from mmrl.ui.report.text import esc, rounded
+from mmrl.ui.report.text import esc, rounded, thought
 
 SMALL, MARKED = 224, 180
 """Maximal width in pixels of an image before it is enlarged, and width of an image with marks."""
@@ -72,9 +73,15 @@ def asking(messages: Sequence[Mapping[str, Any]], limit: int) -> str:
     return "".join(texts)
 
 
-def answer(answer: Any) -> str:
-    """The gold answer as HTML; empty for None."""
-    return "" if answer is None else f'<p class="answer"><span>Answer</span> <b>{esc(rounded(answer), 400)}</b></p>'
+def answer(row: Mapping[str, Any]) -> str:
+    """The answer of a row as HTML, empty without one: the row's gold completion without its thinking if it has one, whose
+    coordinates are those for which the prompt asks, or else the answer itself, whose coordinates are the task's own."""
+    if row.get("answer") is None:
+        return ""
+    gold = str(row.get("gold") or "")
+    text = (last_tag(gold) or thought(gold)[1]).strip()
+    shown = esc(text, 400) if text else esc(rounded(row["answer"]), 400)
+    return f'<p class="answer"><span>Answer</span> <b>{shown}</b></p>'
 
 
 def parts_of(message: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:

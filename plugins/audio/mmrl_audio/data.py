@@ -13,7 +13,7 @@ from mmrl import Prompt, Task, UserError
 from mmrl.api.errors import display_path
 from mmrl.api.media.hearing import heard
 from mmrl.api.media.sounds import MAX_CHANNELS, MAX_SECONDS, SoundClip
-from mmrl.api.tasks.groups import SetSizes, cells_of, check_groups, group_figures
+from mmrl.api.tasks.groups import RowSets, cells_of, check_groups, group_figures
 from mmrl.api.tasks.image_sources import chance, list_files
 from mmrl.api.tasks.option_checks import check_choice, check_integer, check_split, check_type
 from mmrl.api.tasks.table_splits import Splits, divided, main_split, read_rows, undivided
@@ -90,13 +90,17 @@ class ChoiceData(Task):
             raise UserError(f"test_share = {self.test_share!r:.60} must be a number from 0 to 1")
         self._grouped = check_groups(self.groups, self.sets)
         self._rows, self._chosen = self._read()
-        self._sizes = {split: SetSizes(self.sets, rows.scan) for split, rows in self._rows.items()}
+        self._sets = {split: RowSets(self.sets, rows.scan) for split, rows in self._rows.items()}
         self.splits = tuple(self._rows)  # type: ignore[misc]  # the data decide which there are
 
     def prompts(self, split: str, seed: int) -> LazyItems[Prompt]:
         check_split(split, self.splits)
         rows = self._rows[split]
         return LazyItems(rows, lambda row, number: self._pose(row, f"{split}-{number}", split), self._chosen[split])
+
+    def prompt_sets(self, split: str, seed: int) -> list[int] | None:
+        """Those of `sets`."""
+        return self._sets[split].linked(self._chosen[split])
 
     def gold(self, prompt: Prompt) -> str:
         return written(right_option(prompt.answer), self.style)
@@ -185,7 +189,7 @@ class ChoiceData(Task):
             question = r1_aqa.about_sound(question)
         kind = _first(row, KIND_KEYS)
         more = {"kind": str(kind)} if isinstance(kind, str) else {}
-        groups = {**cells_of(row, self._grouped), **self._sizes[split].of(row)}
+        groups = {**cells_of(row, self._grouped), **self._sets[split].sizes(row)}
         return posed(id, question, options, right, self.style, clip, **more, **groups)
 
 

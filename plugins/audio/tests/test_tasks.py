@@ -315,3 +315,4 @@ def test_a_set_that_is_evaluated_in_part_is_in_no_figure(tmp_path):
     first, second, other = task.prompts("test", 0)
     assert task.summarise([(first, 1.0), (second, 0.0), (other, 1.0)]) == {"pairs": 0.5}
     assert task.summarise([(first, 1.0), (other, 0.0)]) == {"pairs": 0.0}
+    assert task.prompt_sets("test", 0) == [0, 0, 2]

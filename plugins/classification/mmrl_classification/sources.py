@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mmrl import UserError
+from mmrl.api.errors import shorten
 from mmrl.api.media.images import load_image
 from mmrl.api.tasks.image_sources import SUFFIXES, files_below, hash_rank, path_id
 from mmrl.api.tasks.tables import SLICE
@@ -154,7 +155,7 @@ def _load(path: str, name: str | None, revision: str | None) -> Mapping[str, Any
         else:
             loaded = datasets.load_dataset(str(local) if local.exists() else path, name, revision=revision)
     except Exception as error:  # a download, a file or a schema: all end in one line
-        why = " ".join(str(error).split())[:300]
+        why = shorten(error, 300)
         raise UserError(f"data set {path} can't be loaded: {why}: check path, name and revision") from error
     return loaded if isinstance(loaded, Mapping) else {"train": loaded}
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from mmrl import UserError
+from mmrl.api.errors import shorten
 from mmrl.api.tasks.tables import DataTable, read_json, read_table, resolve_image
 from mmrl.api.verifiers.parse import only_json, parse_numbers
 
@@ -80,7 +81,7 @@ def _exists(path: str) -> bool:
     try:
         return Path(path).expanduser().exists()
     except (OSError, ValueError, RuntimeError) as error:  # too long a name, a NUL, an unknown user's home
-        raise UserError(f"path {path!r:.80} can't be looked up: {str(error)[:60]}: check the path") from None
+        raise UserError(f"path {path!r:.80} can't be looked up: {shorten(error, 60)}: check the path") from None
 
 
 def checked(objects: Sequence[Mapping[str, Any]], size: tuple[int, int], whole: bool) -> list[dict[str, Any]]:
@@ -142,7 +143,7 @@ def _table(path: str) -> DataTable:
         try:
             found = read_json(local)
         except (ValueError, RecursionError, OSError) as error:
-            raise UserError(f"{path} is no JSON ({str(error)[:120]}): correct it") from error
+            raise UserError(f"{path} is no JSON ({shorten(error, 120)}): correct it") from error
         if isinstance(found, dict) and {"images", "annotations"} <= found.keys():
             return coco(path, found)
         if isinstance(found, list):

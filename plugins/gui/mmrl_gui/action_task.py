@@ -101,7 +101,8 @@ class Acts(Data):
     def summarise(self, results: list[tuple[Prompt, float]]) -> dict[str, float]:
         """The mean for each kind of action, if there are several, and for each category, with `macro`, the mean over these:
         GUI-Odyssey's AMS on its random split. `episode-mean` is the mean over episodes of their steps' mean, Mind2Web's macro
-        average; `episodes` is the share of episodes whose steps are all right, of those whose steps are all evaluated."""
+        average; `episodes` is the share of episodes whose steps are all right, of those whose steps are all evaluated. There is
+        none of fewer than half of the episodes, as short ones are whole more often, and right."""
         figures = means(results, lambda meta: f"kind/{meta['kind']}")
         figures = figures if len(figures) > 1 else {}
         categories = means(results, lambda meta: f"category/{meta['category']}" if "category" in meta else "")
@@ -115,7 +116,7 @@ class Acts(Data):
         won = [float(min(episodes[name]) >= 1) for name in whole]
         by_episode = mean_of_means(results, "episode")
         figures |= {} if by_episode is None else {"episode-mean": by_episode}
-        return figures | ({"episodes": sum(won) / len(won)} if won else {})
+        return figures | ({"episodes": sum(won) / len(won)} if won and 2 * len(won) >= len(episodes) else {})
 
     def summarise_parts(self, parts: Mapping[str, list[tuple[Prompt, float]]]) -> dict[str, float]:
         """Those of `mind2web.part_figures`."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mmrl import UserError
-from mmrl.api.errors import display_path
+from mmrl.api.errors import display_path, shorten
 from mmrl.api.tasks.tables import read_json
 
 POLYGON, REFUSAL = "polygon", "refusal"
@@ -125,5 +125,5 @@ def _classified(file: str) -> Mapping[str, Sequence[str]]:
             for item in items:
                 found.setdefault(str(item["id"]), []).append(str(label))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OSError) as error:
-        raise UserError(f"{display_path(file)} is none of OSWorld-G ({str(error)[:80]}): correct or remove it") from error
+        raise UserError(f"{display_path(file)} is none of OSWorld-G ({shorten(error, 80)}): correct or remove it") from error
     return found

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mmrl import UserError
-from mmrl.api.errors import display_path
+from mmrl.api.errors import display_path, shorten
 from mmrl.api.tasks.tables import DataTable, read_json, read_table
 
 EPISODES = "episodes.jsonl"
@@ -94,7 +94,7 @@ def _rows(path: str) -> DataTable:
         try:
             found = read_json(local)
         except (ValueError, RecursionError, OSError) as error:
-            raise UserError(f"{display_path(path)} is no JSON ({str(error)[:120]}): correct it") from error
+            raise UserError(f"{display_path(path)} is no JSON ({shorten(error, 120)}): correct it") from error
         if isinstance(found, dict):
             if steps := _steps_of(found):
                 return DataTable(path, len(steps), steps.__getitem__, "step")
@@ -119,4 +119,4 @@ def _there(path: str) -> bool:
     try:
         return Path(path).expanduser().exists()
     except (OSError, ValueError, RuntimeError) as error:  # too long a name, a NUL, an unknown user's home
-        raise UserError(f"path {path!r:.80} can't be looked up: {str(error)[:60]}: check the path") from None
+        raise UserError(f"path {path!r:.80} can't be looked up: {shorten(error, 60)}: check the path") from None

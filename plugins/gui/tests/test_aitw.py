@@ -87,6 +87,8 @@ def test_a_files_categories_episodes_and_steps(steps):
     assert figures["macro"] == pytest.approx(3 / 14), "SeeClick's average is over its five subsets"
     assert figures["kind/click"] == figures["kind/scroll"] == 1
     assert figures["episodes"] == figures["episode-mean"] == pytest.approx(1 / 3), "also of one step"
+    assert task.summarise([(prompts[n], 1.0) for n in (0, 1, 2, 7)])["episodes"] == 1, "of two that are whole"
+    assert "episodes" not in task.summarise([(prompts[n], 1.0) for n in (0, 3, 7)]), "the short one of three says little"
     with pytest.raises(UserError, match=r"aitw_data_test\.json step 0: its places are in unit, and those of a recording"):
         Recording(task.path)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mmrl import UserError
-from mmrl.api.errors import did_you_mean
+from mmrl.api.errors import check_path, did_you_mean, shorten
 
 
 def check_function(name: str) -> None:
@@ -36,7 +36,7 @@ def load_function(name: str) -> Callable[..., Any]:
     except UserError:
         raise
     except (Exception, SystemExit) as error:
-        why = " ".join(str(error).split())[:200]
+        why = shorten(error, 200)
         raise UserError(f"{place} can't be loaded ({type(error).__name__}: {why}): correct it") from error
     found: Any = getattr(module, function, None)
     if not callable(found):
@@ -55,9 +55,9 @@ def _tree(path: Path) -> ast.Module:
     try:
         return ast.parse(path.read_bytes(), str(path))
     except FileNotFoundError:
-        raise UserError(f"{path} does not exist: check the path") from None
+        raise UserError(f"{path} does not exist: {check_path(path)}") from None
     except (OSError, SyntaxError, ValueError) as error:
-        raise UserError(f"{path} can't be read ({' '.join(str(error).split())[:200]}): correct it") from None
+        raise UserError(f"{path} can't be read ({shorten(error, 200)}): correct it") from None
 
 
 def _run(path: Path) -> Any:

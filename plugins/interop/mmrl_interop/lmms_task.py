@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mmrl import EnvironmentFailed, Prompt, Reply, UserError
-from mmrl.api.errors import is_finite
+from mmrl.api.errors import check_path, is_finite
 from mmrl.api.tasks.option_checks import check_type
 from mmrl_interop.worlds.processes import WorldProcesses
 from mmrl_interop.worlds.task import World, WorldTask, check_worlds
@@ -48,7 +48,7 @@ class LmmsTask(WorldTask):
                 check_type(name, value, str)
         for name, place in (("task", task if task.endswith(".yaml") else None), ("include", include)):
             if place is not None and not Path(place).exists():
-                raise UserError(f"{name} = {place!r:.100} does not exist: check the path")
+                raise UserError(f"{name} = {place!r:.100} does not exist: {check_path(place)}")
         check_type("config", config or {}, Mapping, '{dataset_path = "data"}')
         check_worlds(timeout_s)
         if not is_finite(start_s) or start_s <= 0:

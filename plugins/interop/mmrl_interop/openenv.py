@@ -180,7 +180,7 @@ class OpenEnvEnvironment:
             self.messages = messages_of(self._client.reset(**reset).observation)
         except Exception as error:
             self.close()
-            raise EnvironmentFailed(f"{base_url}: {type(error).__name__}: {shorten(error)[:200]}") from error
+            raise EnvironmentFailed(f"{base_url}: {type(error).__name__}: {shorten(error, 200)}") from error
 
     def step(self, completion: str) -> Reply:
         """Raises EnvironmentFailed if the server fails."""
@@ -188,7 +188,7 @@ class OpenEnvEnvironment:
             found = self._client.step({self.action_key: completion})
             messages = [] if found.done else messages_of(found.observation)
         except Exception as error:
-            raise EnvironmentFailed(f"{type(error).__name__}: {shorten(error)[:200]}") from error
+            raise EnvironmentFailed(f"{type(error).__name__}: {shorten(error, 200)}") from error
         reward = 0.0 if found.reward is None else found.reward
         if not is_finite(float(reward) if isinstance(reward, bool) else reward):
             raise EnvironmentFailed(f"the server's reward is {found.reward!r:.40} and no number")

@@ -74,7 +74,7 @@ class OpenEnvTask(Task):
             with urllib.request.urlopen(request, timeout=self.timeout_s) as reply:
                 content = reply.read(MAX_REPLY + 1)
         except (OSError, ValueError) as error:  # HTTPError and URLError are OSErrors
-            raise UserError(f"{self.base_url}/{path}: {shorten(error)[:200] or type(error).__name__}") from error
+            raise UserError(f"{self.base_url}/{path}: {shorten(error, 200) or type(error).__name__}") from error
         if len(content) > MAX_REPLY:
             raise UserError(f"{self.base_url}/{path}: the reply is longer than {MAX_REPLY:,} bytes")
         try:

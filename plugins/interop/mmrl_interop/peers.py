@@ -10,6 +10,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from mmrl import UserError
+from mmrl.api.errors import shorten
 
 
 def peer(module: str, versions: str, needed_by: str, dist: str = "") -> Any:
@@ -30,5 +31,5 @@ def peer(module: str, versions: str, needed_by: str, dist: str = "") -> Any:
     try:
         return importlib.import_module(module)
     except Exception as error:
-        why = " ".join(str(error).split())[:200]
+        why = shorten(error, 200)
         raise UserError(f"{needed_by}: {dist} {found} can't be imported ({type(error).__name__}: {why}): {cure}") from error

@@ -129,4 +129,4 @@ def _dataset(name: str, config: str, seed: int) -> Any:
     try:
         return _gym().create_dataset(name, size=1, seed=seed, **json.loads(config))
     except Exception as error:
-        raise UserError(f"reasoning-gym's {name} refuses its options ({type(error).__name__}: {shorten(error)[:160]})") from error
+        raise UserError(f"reasoning-gym's {name} refuses its options ({type(error).__name__}: {shorten(error, 160)})") from error

@@ -148,5 +148,5 @@ def _template(path: str) -> Callable[[str], str]:
         made = SandboxedEnvironment().from_string(Path(path).expanduser().read_text("utf-8").strip())
         made.render(content="")
     except (OSError, UnicodeDecodeError, TemplateError) as error:
-        raise UserError(f"format_prompt: {display_path(path)} is no template ({shorten(error)[:120]}): correct it") from error
+        raise UserError(f"format_prompt: {display_path(path)} is no template ({shorten(error, 120)}): correct it") from error
     return lambda problem: str(made.render(content=problem))

@@ -74,7 +74,7 @@ def test_text_is_typed_and_a_dead_process_loses_its_episode(task):
     with pytest.raises(EnvironmentFailed, match="BrowserGym: its process was killed by SIGKILL"):
         dying.step("noop()")
     dying.close()
-    _, alive = psutil.wait_procs(family, timeout=10)
+    _, alive = psutil.wait_procs(family, timeout=60)
     assert not [child for child in alive if child.status() != psutil.STATUS_ZOMBIE], "its browsers end with it"
     again = task.environment(prompt)
     assert not again.step("noop()").terminated

@@ -46,7 +46,7 @@ def client(url):
 
 def post(url, body):
     request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=10) as reply:
+    with urllib.request.urlopen(request, timeout=60) as reply:
         return json.load(reply)
 
 
@@ -97,7 +97,7 @@ def test_what_is_missing_is_no_zero():
 
 def test_the_task_api_and_bad_requests():
     with served("peers/shade") as (task, url):
-        with urllib.request.urlopen(f"{url}/peers-shade/splits", timeout=10) as reply:
+        with urllib.request.urlopen(f"{url}/peers-shade/splits", timeout=60) as reply:
             assert [s["name"] for s in json.load(reply)] == list(task.splits)
         assert post(f"{url}/peers-shade/num_tasks", {"split": "test"}) == {"num_tasks": 10}
         assert post(f"{url}/peers-shade/task", {"split": "test", "index": 2})["task"] == {"id": "test-2", "index": 2}

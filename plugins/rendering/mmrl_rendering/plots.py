@@ -45,7 +45,7 @@ def _tried() -> None:
     try:
         _shown("import matplotlib.pyplot as plt; plt.figure(figsize=(1, 1))")
     except Refused as error:
-        raise UserError(f"{WHAT}: a program can't run in the sandbox here: {shorten(error)[:200]}") from None
+        raise UserError(f"{WHAT}: a program can't run in the sandbox here: {shorten(error, 200)}") from None
 
 
 def find(completion: str) -> str:
@@ -61,7 +61,7 @@ def find(completion: str) -> str:
     try:
         ast.parse(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise Refused(f"{type(error).__name__}: {shorten(error)[:100]}") from None
+        raise Refused(f"{type(error).__name__}: {shorten(error, 100)}") from None
     return code
 
 

@@ -106,7 +106,7 @@ def test_shapes_are_svg_in_few_words():
         (Own, {"path": ".", "think": float("nan")}, "think = nan must be true or false"),
         (Own, {"path": 5}, "path = 5 must be a text"),
         (Own, {"path": "x" * 3000}, r"\.\.\.x* .*File name too long"),
-        (Own, {"path": "no/such/folder"}, "no/such/folder does not exist, and is no name of a data set on the Hub"),
+        (Own, {"path": "no/such/folder"}, "no/such/folder does not exist, and is no data set on the Hub"),
         (Charts, {"size": 2000}, "size = 2000 must be"),
         (Charts, {"items": {}}, "items = {} must be a table of splits"),
         (Own, {"path": ".", "code": "latex"}, "code = 'latex' is unknown: choose one of svg, short, chart, html"),

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mmrl import UserError
-from mmrl.api.errors import display_path
+from mmrl.api.errors import display_path, shorten
 from mmrl.api.tasks.tables import read_table
 
 if TYPE_CHECKING:
@@ -31,9 +31,7 @@ def read(path: Path, wanted: Sequence[str] | None, episode: int | None = None) -
         only = None if episode is None else [("episode_index", "==", episode)]
         table = pyarrow.parquet.read_table(path, columns=None if wanted is None else list(wanted), filters=only)
     except (pyarrow.ArrowException, OSError) as error:
-        raise UserError(
-            f"{display_path(path)} is no Parquet table ({' '.join(str(error).split())[:120]}): download it again"
-        ) from error
+        raise UserError(f"{display_path(path)} is no Parquet table ({shorten(error, 120)}): download it again") from error
     return {name: table.column(name) for name in table.column_names}
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from mmrl import UserError
-from mmrl.api.errors import display_path
+from mmrl.api.errors import display_path, shorten
 from mmrl_robotics import columns
 from mmrl_robotics.pictures import Pictures
 
@@ -233,7 +233,7 @@ def _info(folder: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{display_path(path)} is no JSON ({str(error)[:100]}): download it again") from error
+        raise UserError(f"{display_path(path)} is no JSON ({shorten(error, 100)}): download it again") from error
     features = found.get("features") if isinstance(found, dict) else None
     if not isinstance(features, dict) or not all(isinstance(f, dict) for f in features.values()):
         raise UserError(f"{display_path(path)} has no features: it is not a data set in LeRobot's format")

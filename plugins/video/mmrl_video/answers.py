@@ -86,16 +86,21 @@ def text(case: Case, exact: bool = False) -> Score:
 
 def open_(case: Case) -> Score:
     """The F1 of the words of a free answer and the true one, with repetitions, without articles; of several accepted ones,
-    `meta["answers"]`, the best. The F1 of SQuAD (Rajpurkar et al. 2016, section 6.1).
+    `meta["answers"]`, the best. The F1 of SQuAD (Rajpurkar et al. 2016, section 6.1). A truth that is yes or no earns 1 if the
+    answer begins with it, else 0: the rule of TempCompass (Liu et al. 2024, eval_yes_no.py), whose model for other answers is
+    left out, as by its `--disable_llm`.
 
-    Known exploits: the order of words is not read, nor is "not"; words of the question that occur in the answer earn a share.
+    Known exploits: the order of words is not read, nor is "not"; words of the question that occur in the answer earn a share; yes
+    and no are right by chance, and what follows them is not read.
     """
     found, why = reading.said(case)
     if found is None:
         return Score(0.0, detail=why)
     words, value = bag(found), 0.0
     for true in map(bag, accepted(case)):
-        if len(words) <= 20 * len(true) + SPARE:
+        if true in (["yes"], ["no"]):
+            value = max(value, float(" ".join(words).startswith(true[0])))
+        elif len(words) <= 20 * len(true) + SPARE:
             value = max(value, f1(true, words))
     return Score(value, detail=f"F1 {value:.3f}")
 

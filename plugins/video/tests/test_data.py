@@ -578,3 +578,5 @@ def test_a_set_that_is_evaluated_in_part_is_in_no_figure(table, filmed):
     first, second, other = sorted(every(task), key=lambda p: p.id)
     assert task.summarise([(first, 1.0), (second, 0.0), (other, 1.0)])["all"] == 0.5
     assert task.summarise([(first, 1.0), (other, 0.0)])["all"] == 0.0
+    drawn = dict(zip((p.id for p in every(task)), task.prompt_sets("test", 0), strict=True))
+    assert drawn[first.id] == drawn[second.id] != drawn[other.id]

@@ -354,6 +354,19 @@ def test_texts_and_free_answers():
         score(answers.open_, "x", None)
 
 
+def test_yes_and_no_are_read_at_the_beginning_as_in_tempcompass():
+    """What its eval_yes_no.py gives for these with --disable_llm: 1 for what begins with the word, in any case."""
+    right = {
+        "yes": ("yes", "Yes", "YES.", "Yes, the man is dunking a basketball.", "yes no"),
+        "no": ("no", "No.", "No, it moves to the left.", "no yes", "Not at all"),
+    }
+    for truth, other in (("yes", "no"), ("no", "yes")):
+        for said in right[truth]:
+            assert score(answers.open_, said, truth) == 1 and score(answers.open_, said, other) == 0
+        assert not any(score(answers.open_, said, truth) for said in ("The answer is yes or no", "the man", "maybe yes", "..."))
+    assert score(answers.open_, "yes", "x", {"answers": ["no", "yes it is"]}) == pytest.approx(1 / 2)
+
+
 WORDS = st.lists(st.sampled_from("abc"), max_size=7)
 
 

@@ -69,7 +69,7 @@ def _published_tables() -> list[TaskSpec]:
         TaskSpec(
             id="vqa/table@mm-eureka",
             target=TABLE,
-            options={"style": "think"},
+            options={"style": "mm-eureka"},
             verifiers={"vqa/reward@mm-eureka": 1.0},
             metric="vqa/answer@mm-eureka",
             summary="your own questions, with the reward of MM-Eureka (Meng et al. 2025)",

@@ -17,6 +17,9 @@ DESCRIBED = "described"
 """As `boxed`, with a description of the picture before the thoughts."""
 JOINED = "r1-reward"
 """A style of tables alone: as `think`, with nothing between the two blocks, as R1-Reward's format wants."""
+EUREKA = "mm-eureka"
+"""A style of tables alone: as `think`, with the answer as a formula in dollar signs. MM-Eureka asks for it, and without them its
+reward finds no number, formula or word right beside a tag."""
 THOUGHT = "I look at the picture."
 """What gold completions think."""
 HOW = {
@@ -49,8 +52,9 @@ def ask(question: str, kind: str, style: str, options: Sequence[str] = ()) -> st
         return "\n".join((*lines, f"Think in <think> </think> tags, then {how}, inside \\boxed{{}}."))
     if style == DESCRIBED:
         return "\n".join((*lines, DESCRIBE.format(how)))
-    if style == JOINED:
-        lines.append(f"Think in <think> </think> tags, then {how}, in the form <think>...</think><answer>...</answer>.")
+    if style in (JOINED, EUREKA):
+        said = "$...$" if style == EUREKA else "..."
+        lines.append(f"Think in <think> </think> tags, then {how}, in the form <think>...</think><answer>{said}</answer>.")
     elif style == "think":
         lines.append(f"Think in <think> </think> tags, then {how} in <answer> </answer> tags.")
     elif style == "plain":
@@ -73,6 +77,7 @@ def written(answer: str, style: str, thought: str = THOUGHT) -> str:
     if style == "short":
         return f"<answer>{answer}</answer>"
     between = "" if style == JOINED else "\n"
+    answer = f"${answer}$" if style == EUREKA else answer
     return f"<think>{thought}</think>{between}<answer>{answer}</answer>"
 
 

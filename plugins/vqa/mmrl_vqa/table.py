@@ -13,13 +13,13 @@ from typing import Any
 from mmrl import Prompt, Task, UserError, user_message
 from mmrl.api.errors import did_you_mean, display_path
 from mmrl.api.media.images import load_image
-from mmrl.api.tasks.groups import SetSizes, cells_of, check_groups, group_figures
+from mmrl.api.tasks.groups import RowSets, cells_of, check_groups, group_figures
 from mmrl.api.tasks.image_sources import hash_rank
 from mmrl.api.tasks.option_checks import check_choice, check_split, check_type
 from mmrl.api.tasks.quoting import quoted
 from mmrl.api.tasks.table_splits import Splits, divided, main_split, read_rows, undivided
 from mmrl.api.tasks.tables import IMAGE_COLUMNS, DataTable, LazyItems, fill_columns, resolve_image
-from mmrl_vqa.asking import BOXED, DESCRIBED, JOINED, MAYE, STYLES, THOUGHT, ask, letter_of, written
+from mmrl_vqa.asking import BOXED, DESCRIBED, EUREKA, JOINED, MAYE, STYLES, THOUGHT, ask, letter_of, written
 from mmrl_vqa.benchmarks import YES_NO, we_math_figures, yes_no_figures
 from mmrl_vqa.cells import accepted_of, by_name, filled, is_numbers, listed, option_of, other_question, shuffled, texts, turns_of
 from mmrl_vqa.rephrasing import with_question
@@ -103,14 +103,14 @@ class Table(Task):
     style: str = "short"
     """The requested form of the answer: short (an answer tag), think (a think tag, then an answer tag), plain (without tags),
     boxed (a think tag, then an answer in a box), described (as boxed, with a description tag before it), vlm-r1 (as think, with
-    VLM-R1's prompt), r1-reward (as think, with nothing between the tags, for R1-Reward's verifiers), maye (in a box, with MAYE's
-    prompt, for its verifiers)."""
+    VLM-R1's prompt), r1-reward (as think, with nothing between the tags, for R1-Reward's verifiers), mm-eureka (as think, in
+    dollar signs, for MM-Eureka's verifiers), maye (in a box, with MAYE's prompt, for its verifiers)."""
     gold_thought: str = THOUGHT
     """What a gold completion thinks, in styles with thoughts: some rewards pay for what is said there, as VL-Rethinker's does for
     a "Wait"."""
 
     def __post_init__(self) -> None:
-        check_choice("style", self.style, (*STYLES, BOXED, DESCRIBED, JOINED, MAYE))
+        check_choice("style", self.style, (*STYLES, BOXED, DESCRIBED, JOINED, EUREKA, MAYE))
         check_choice("kind", self.kind, ("auto", *KINDS))
         check_choice("answer_form", self.answer_form, FORMS)
         check_choice("cut_by", self.cut_by, ("row", "image"))
@@ -146,7 +146,8 @@ class Table(Task):
         own = ("ID", "key") if self.figures == WE_MATH else ()
         self._grouped = (*check_groups(self.groups, self.sets, YES_NO), *own)
         self._rows, self._chosen = self._read()
-        self._sizes = {split: SetSizes(self.sets, rows.scan) for split, rows in self._rows.items()}
+        problems = {WE_MATH: ["ID"]} if self.figures == WE_MATH else {}
+        self._sets = {split: RowSets({**self.sets, **problems}, rows.scan) for split, rows in self._rows.items()}
         self._check_options_column()
         self.splits = tuple(self._rows)  # type: ignore[misc]  # the data decide which there are
 
@@ -156,9 +157,13 @@ class Table(Task):
 
         def make(row: dict[str, Any], number: int) -> Prompt:
             posed = self._prompt(row, f"{split}-{number}", seed)
-            return replace(posed, meta={**posed.meta, **self._sizes[split].of(row)})
+            return replace(posed, meta={**posed.meta, **self._sets[split].sizes(row)})
 
         return LazyItems(self._rows[split], make, self._chosen[split])
+
+    def prompt_sets(self, split: str, seed: int) -> list[int] | None:
+        """Those of `sets` and, with its figures, We-Math's problems."""
+        return self._sets[split].linked(self._chosen[split])
 
     def gold(self, prompt: Prompt) -> str:
         return written(str(prompt.answer), self.style, self.gold_thought)

@@ -1,5 +1,8 @@
 """Metrics of benchmarks: the values that their code gives."""
 
+import json
+from functools import partial
+
 import pytest
 from mmrl_vqa import benchmarks
 from mmrl_vqa.table import Table
@@ -72,6 +75,16 @@ def test_pope():
         **dict.fromkeys(("precision", "recall", "f1", "yes_share"), 0)
     }
     assert benchmarks.yes_no_figures(results[:4]) == {} == benchmarks.yes_no_figures([])
+
+
+def test_problems_of_we_math_are_drawn_whole(tmp_path):
+    rows = [
+        {"question": "?", "answer": "A", "image": "a.png", "ID": n, "key": f"2steps_{p}"} for p in (1, 2, "multi") for n in "ab"
+    ]
+    (tmp_path / "rows.json").write_text(json.dumps(rows))
+    table = partial(Table, path=str(tmp_path / "rows.json"), test_share=1)
+    assert table(figures="we-math").prompt_sets("test", 0) == [0, 1] * 3
+    assert table(sets={"all": ["key"]}).prompt_sets("test", 0) == [0, 0, 2, 2, 4, 4] and table().prompt_sets("test", 0) is None
 
 
 def test_we_math():

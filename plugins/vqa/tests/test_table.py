@@ -2,6 +2,7 @@
 
 import csv
 import json
+from functools import partial
 
 import datasets
 import pytest
@@ -409,6 +410,18 @@ def test_the_form_that_r1_rewards_format_wants_is_asked_for_and_written(write):
         case = Case(completion=task.gold(prompt), answer=prompt.answer, meta=prompt.meta)
         assert reward(case).value == wanted and ("</think><answer>" in prompt.text) == (style == "r1-reward")
     assert one(path, style="r1-reward").answer == "2", "our verifiers read it, too"
+
+
+def test_the_form_in_which_mm_eureka_reads_an_answer_is_asked_for_and_written(write):
+    """Its math-verify finds no number right beside a tag: a right answer in the style `think` earns the form alone."""
+    reward = plugins.registry().make_verifier("vqa/reward@mm-eureka")
+    make = partial(plugins.registry().make_task, "vqa/table@mm-eureka")
+    for kind, answer, thought in (("number", "2", 0.5), ("math", "3\\sqrt{2}", 0.5), ("yes-no", "no", 0.5), ("choice", "B", 1.5)):
+        path = write({**ROW, "question": "Which?", "answer": answer, "options": ["a", "b"] if kind == "choice" else None})
+        for more, wanted in (({}, 1.5), ({"style": "think"}, thought)):
+            (prompt,) = (task := make({"path": path, "test_share": 0, "kind": kind, **more})).prompts("train", 0)
+            case = Case(completion=task.gold(prompt), answer=prompt.answer, meta=prompt.meta)
+            assert reward(case).value == wanted and ("<answer>$...$</answer>" in prompt.text) == (not more)
 
 
 def test_what_is_in_the_last_box_is_what_mathruler_finds():

@@ -24,7 +24,7 @@ def site(tmp_path_factory):
 
 
 def ask(site, target, method="GET", body=None):
-    connection = http.client.HTTPConnection("127.0.0.1", site.port, timeout=5)
+    connection = http.client.HTTPConnection("127.0.0.1", site.port, timeout=30)
     connection.putrequest(method, target, skip_host=True)
     connection.putheader("Content-Length", str(len(body or b"")))
     connection.endheaders(body)

@@ -15,4 +15,4 @@ def report_of(python: str, file: str, variable: str, seconds: float) -> dict[str
         done = subprocess.run([python, file], capture_output=True, text=True, timeout=seconds)
         return dict(json.loads(done.stdout))
     except (OSError, subprocess.TimeoutExpired, ValueError) as error:
-        return {"refused": f"{variable} = {python!r} can't be asked ({shorten(error)[:200]}): name an interpreter"}
+        return {"refused": f"{variable} = {python!r} can't be asked ({shorten(error, 200)}): name an interpreter"}

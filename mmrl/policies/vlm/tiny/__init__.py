@@ -157,6 +157,11 @@ def skeleton(family: str, *, hidden: int = HIDDEN, layers: int = LAYERS) -> Any:
         return made.kind._from_config(made.config)
 
 
+def processor(family: str, *, hidden: int = HIDDEN, layers: int = LAYERS) -> Any:
+    """The processor of the tiny model."""
+    return _made(family, hidden, layers, (), "sdpa")[1] if _of_plugin(family) else _checkpoint(family, hidden, layers).processor()
+
+
 def _checkpoint(family: str, hidden: int, layers: int, words: Sequence[str] = ()) -> Checkpoint:
     _refuse(family, hidden, layers)
     module = importlib.import_module(f"{__name__}.{FAMILIES[family]}")

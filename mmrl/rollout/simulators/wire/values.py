@@ -11,6 +11,7 @@ from typing import Any
 import numpy
 import torch
 
+from mmrl.api.errors import shorten
 from mmrl.api.simulators.types import ActionSpec, Observation, Transition
 from mmrl.rollout.simulators.wire.frames import Broken
 
@@ -53,7 +54,7 @@ def decode(tree: Any, arrays: Sequence[numpy.ndarray]) -> Any:
     try:
         return _decoded(tree, arrays)
     except (TypeError, ValueError, KeyError, IndexError, AttributeError, RecursionError) as error:
-        raise Broken(f"a message can't be read: {type(error).__name__}: {' '.join(str(error).split())[:100]}") from None
+        raise Broken(f"a message can't be read: {type(error).__name__}: {shorten(error, 100)}") from None
 
 
 def _decoded(tree: Any, arrays: Sequence[numpy.ndarray]) -> Any:

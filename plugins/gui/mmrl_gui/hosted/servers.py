@@ -20,7 +20,7 @@ from urllib.parse import urlencode, urlsplit
 from PIL import Image
 
 from mmrl import EnvironmentFailed, UserError
-from mmrl.api.errors import is_finite
+from mmrl.api.errors import is_finite, shorten
 
 MAX_REPLY = 128 * 2**20
 """Bytes of a reply: AndroidWorld writes a screenshot of 1080 x 2400 pixels as 39 MB of numbers."""
@@ -129,7 +129,7 @@ class Pool:
 
 def one_line(said: object) -> str:
     """Anything as at most 120 characters of one line."""
-    return " ".join(str(said).split())[:120] or type(said).__name__
+    return shorten(str(said), 120) or type(said).__name__
 
 
 def check_seconds(option: str, value: Any) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mmrl.api.errors import display_path
+from mmrl.api.errors import display_path, shorten
 from mmrl.api.media.clips import FASTEST, SLOWEST
 from mmrl.api.media.picture_folders import folder_info
 from mmrl.api.media.video_files import probe
@@ -51,7 +51,7 @@ class Folder:
                     return str(path)
             found = self._elsewhere(name)
         except (OSError, ValueError) as error:  # too long a name, a NUL
-            raise ValueError(f"its clip {name!r:.60} can't be looked up: {str(error)[:60]}") from error
+            raise ValueError(f"its clip {name!r:.60} can't be looked up: {shorten(error, 60)}") from error
         if len(found) > 1:
             raise ValueError(f"its clip {name!r:.60} exists several times, as {' and '.join(map(display_path, found[:2]))}")
         if not found:

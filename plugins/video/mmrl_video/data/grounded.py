@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mmrl import Prompt, UserError, user_message
-from mmrl.api.errors import display_path
+from mmrl.api.errors import display_path, shorten
 from mmrl.api.tasks.option_checks import check_type
 from mmrl.api.tasks.tables import read_json
 from mmrl_video.data import published, times
@@ -87,7 +87,9 @@ def _segments(path: str) -> Mapping[str, Any]:
     try:
         found = read_json(Path(path).expanduser())
     except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"segments = {display_path(path)!r} can't be read ({str(error)[:100]}): give NExT-GQA's JSON") from error
+        raise UserError(
+            f"segments = {display_path(path)!r} can't be read ({shorten(error, 100)}): give NExT-GQA's JSON"
+        ) from error
     if not isinstance(found, dict) or not found:
         raise UserError(f"segments = {display_path(path)!r} is not an object of videos: give NExT-GQA's JSON")
     return found

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mmrl import UserError
-from mmrl.api.errors import display_path
+from mmrl.api.errors import display_path, shorten
 from mmrl.api.tasks.tables import DataTable, read_table
 
 CLIP_KEYS = ("video", "video_path", "path", "clip", "vid", "video_id", "video_name", "video_basename")
@@ -98,7 +98,7 @@ def _rows(path: str) -> DataTable:
         if local.suffix.lower() == ".json" and local.is_file() and _is_object(local):
             return _captions(path, json.loads(_read(local)))
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{display_path(path)} can't be read ({str(error)[:120]}): correct it") from error
+        raise UserError(f"{display_path(path)} can't be read ({shorten(error, 120)}): correct it") from error
     except OSError as error:
         raise UserError(f"{display_path(path)} can't be read: {error.strerror}: check its permissions") from error
     return read_table(path)
@@ -160,4 +160,4 @@ def _there(path: str) -> bool:
     try:
         return Path(path).expanduser().exists()
     except (OSError, ValueError, RuntimeError) as error:  # too long a name, a NUL, an unknown user's home
-        raise UserError(f"path {path!r:.80} can't be looked up: {str(error)[:60]}: check the path") from None
+        raise UserError(f"path {path!r:.80} can't be looked up: {shorten(error, 60)}: check the path") from None

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from mmrl import Overlay, Prompt, Task, UserError
 from mmrl.api.errors import display_path
 from mmrl.api.media.clips import FASTEST, MAX_SHOWN, SLOWEST, Clip
-from mmrl.api.tasks.groups import SetSizes, cells_of, check_groups, group_figures
+from mmrl.api.tasks.groups import RowSets, cells_of, check_groups, group_figures
 from mmrl.api.tasks.image_sources import hash_order, split_of
 from mmrl.api.tasks.option_checks import check_choice, check_integer, check_split, check_type, parse_split_shares
 from mmrl.api.tasks.tables import DataTable, LazyItems, columns_in, fill_columns
@@ -111,7 +111,7 @@ class ClipData(Task):
         if self.test_path:
             self._tables["test"], _ = self._rows(self.test_path)
             chosen["test"] = range(len(self._tables["test"]))
-        self._sizes = {name: SetSizes(self.sets, table.scan_named) for name, table in self._tables.items()}
+        self._sets = {name: RowSets(self.sets, table.scan_named) for name, table in self._tables.items()}
         self.splits = tuple(self._tables)  # type: ignore[misc]  # the options decide which there are
         for name, numbers in chosen.items():
             if not numbers:
@@ -130,11 +130,15 @@ class ClipData(Task):
         def make(row: dict[str, Any], number: int) -> Prompt:
             table, line = rows.place(number)
             own, named = rows.tables[table].folder, {"table": rows.tables[table].name} | row
-            groups = {**cells_of(named, self._grouped), **self._sizes[split].of(named)}
+            groups = {**cells_of(named, self._grouped), **self._sets[split].sizes(named)}
             posed = self.pose(row, f"{split}-{table}-{line}", self._folders.setdefault(own, Folder(own)))
             return replace(posed, meta={**posed.meta, **groups})
 
         return LazyItems(rows, make, self._chosen[split])
+
+    def prompt_sets(self, split: str, seed: int) -> list[int] | None:
+        """Those of `sets`."""
+        return self._sets[split].linked(self._chosen[split])
 
     def gold(self, prompt: Prompt) -> str:
         """`meta["said"]`, after a thought if the style has one, and then `meta["glue"]` in its own tag."""

@@ -1,0 +1,68 @@
+"""A UserError that one rank alone meets, told to the others through the store that connected them."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+from torch import distributed
+
+from mmrl.api.errors import UserError
+from mmrl.compute.crossing import Fault
+
+_entered = [0]
+"""How often this process has called `begin`, as all ranks have: the errors of an earlier time are told apart by it."""
+_heard: list[UserError] = []
+"""What this rank raised because another one has told it."""
+
+
+def begin() -> None:
+    """Forget all errors. Call it on all ranks, when they are connected."""
+    _entered[0] += 1
+    _heard.clear()
+
+
+@contextlib.contextmanager
+def shared_errors() -> Iterator[None]:
+    """Inside the block, a UserError of one rank is told to the others, which raise it as well: within seconds if they wait for
+    each other with objects (`mmrl.compute.ranks.meet`). Those that wait with tensors can't be woken: they raise it when the rank
+    that met it has left, which it does after `mmrl.compute.ranks.LEAVING_S`."""
+    try:
+        yield
+    except UserError as error:
+        if store := _store():
+            with contextlib.suppress(RuntimeError):  # the rank that holds the store is gone
+                store.set(_key(), pickle.dumps((distributed.get_rank(), Fault.of(error))))
+        raise
+    except RuntimeError:  # as the others have left
+        raise_told()
+        raise
+
+
+def raise_told() -> None:
+    """Raise the UserError that a rank has told, if one has."""
+    told = b""
+    if store := _store():
+        with contextlib.suppress(RuntimeError):  # as above
+            told = store.get(_key()) if store.check([_key()]) else b""
+    if told:
+        number, fault = pickle.loads(told)
+        _heard.append(fault.error(f"rank {number}"))
+        raise _heard[-1]
+
+
+def is_heard(error: UserError) -> bool:
+    """Whether this rank raised the error because another one has told it."""
+    return any(error is one for one in _heard)
+
+
+def _store() -> Any:
+    """That of whoever connected the ranks: mmrl, Ray Train or a caller. None for a single process."""
+    several = distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
+    return distributed.distributed_c10d._get_default_store() if several else None
+
+
+def _key() -> str:
+    return f"mmrl/error/{_entered[0]}"

@@ -1,0 +1,178 @@
+"""Pictures in models whose towers no formula here describes: the model's own processor is shown one, and a pass over it is run
+with weights that have shapes and no numbers. What follows from the picture alone, such as grids and positions, has numbers.
+
+b is the bytes of a weight.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from PIL import Image
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from transformers.modeling_outputs import MoeModelOutputWithPast
+
+from mmrl.api.errors import UserError, shorten
+from mmrl.api.types import Prompt, user_message
+from mmrl.config.parts import part_of
+from mmrl.config.sections import LoraConfig
+from mmrl.policies.gradient_checkpointing import gradient_checkpointing
+from mmrl.policies.layers import repeated_layers, replaced_forwards
+from mmrl.policies.lora import is_adapter
+from mmrl.policies.vlm.capabilities import Capabilities
+from mmrl.policies.vlm.families import Family, decoder_of
+from mmrl.policies.vlm.known_families import family_of
+from mmrl.policies.vlm.limits import pixel_limits
+from mmrl.policies.vlm.processing import PromptProcessor
+from mmrl.policies.vlm.prompt_inputs import PromptInputs
+from mmrl.train.plan.cost import Cost
+from mmrl.train.plan.layers import adapted, without_layers
+from mmrl.train.plan.machines import Machine
+from mmrl.train.plan.seen import Kept
+from mmrl.train.plan.skeletons import linear_layers, skeleton
+from mmrl.train.plan.traced import Pass, kept_of, trace, trace_both
+
+FULL = 4
+TOWER = ("vision", "projector")
+CPU = torch.device("cpu")
+SIDE = 4096
+"""Side of the largest picture that a processor is shown; larger ones are taken for it."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Look:
+    """See `mmrl.train.plan.seen.Seen`."""
+
+    pictures: Pictures
+    encoded: PromptInputs
+    tokens: int
+    patches: int
+
+    @property
+    def pixels(self) -> float:
+        return FULL * sum(x.numel() for x in self.encoded.media.values() if x.is_floating_point()) / self.patches
+
+    @functools.cache  # noqa: B019  few of these are made
+    def forward(self, b: int) -> Pass:
+        with self.pictures.running(b) as run:
+            return trace(lambda: run(self.encoded))
+
+    def cost(self, patches: int, machine: Machine, b: int, rate: float) -> Cost:
+        found = self.forward(b)
+        once = Cost(
+            products=sum(flops for flops, _ in found.products) / (rate * machine.matmul),
+            attention=found.attention / (rate * machine.fused),
+            streaming=found.moved / (machine.bandwidth * machine.streaming),
+            flops=found.flops,
+        )
+        return once.times(patches / self.patches) + Cost(starting=found.operations * machine.launch)
+
+    @functools.cache  # noqa: B019
+    def kept(self, b: int, lora: str) -> Kept:
+        with self.pictures.running(b, lora) as run:
+            model = run.family.model
+            forward, _, layer = trace_both(lambda: run(self.encoded), repeated_layers(model))
+            with gradient_checkpointing(model):
+                inputs = kept_of(lambda: run(self.encoded))
+        pixels = round(self.pixels * self.patches) if b == FULL else 0  # else a copy of them is kept
+        return Kept(whole=forward.kept + pixels, inputs=inputs + pixels, layer=layer)
+
+
+class Pictures:
+    """The pictures of a model. config: the content of its config.json. processor: as transformers loads it. what: the model's
+    name in an error."""
+
+    def __init__(self, config: str, processor: Any, what: str) -> None:
+        self.config, self.processor, self.what = config, processor, what
+
+    @functools.cache  # noqa: B019  few of these are made
+    def seen(self, pixels: int) -> Look:
+        """A square picture of so many pixels. Raises UserError if a pass over it needs numbers of weights."""
+        logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)  # it logs what is raised, too
+        side = max(1, min(SIDE, round(math.sqrt(pixels))))
+        with self.running(FULL) as run:
+            encoded = run.read(Image.new("RGB", (side, side)))
+            counted: list[Any] = []
+            layers = repeated_layers(run.family.model)
+            noted = [layer.register_forward_pre_hook(_noting(counted), with_kwargs=True) for layer in layers]
+            run(encoded)
+            for hook in noted:
+                hook.remove()
+        tokens = int(torch.isin(encoded.ids, torch.tensor(run.family.banned_ids())).sum())
+        first = [rows for layer, rows in counted if layer is counted[0][0]]
+        return Look(pictures=self, encoded=encoded, tokens=tokens, patches=sum(first) or tokens)
+
+    @functools.lru_cache(8)  # noqa: B019
+    def _family(self, b: int, lora: str) -> Family:
+        model = without_layers(skeleton(self.config), (), b)
+        if lora:
+            given = LoraConfig.model_validate_json(lora)
+            layers = linear_layers(self.config, tuple(given.target_modules), ())[0]
+            mine = sorted(name for name in layers if part_of(name) in TOWER)
+            model = adapted(model, json.dumps(json.loads(lora) | {"target_modules": mine})) if mine else model
+        mode = FakeTensorMode(allow_non_fake_inputs=True)
+        for module in model.modules():
+            for name, weight in module._parameters.items():
+                if weight is not None:
+                    module._parameters[name] = torch.nn.Parameter(FakeTensor(mode, weight.data, CPU), requires_grad=False)
+            for name, buffer in module._buffers.items():
+                if buffer is not None and buffer.is_meta:
+                    module._buffers[name] = FakeTensor(mode, buffer, CPU)
+        for name, weight in model.named_parameters():
+            weight.requires_grad_(is_adapter(name) if lora else part_of(name) in TOWER)
+        family = family_of(model, self.processor)
+        family.capabilities = Capabilities(packs=True)
+        return family
+
+    @contextmanager
+    def running(self, b: int, lora: str = "") -> Iterator[Run]:
+        """Passes over prompts, in which the language model's layers compute nothing. Raises UserError for whatever they raise."""
+        try:
+            family = self._family(b, lora)
+            with replaced_forwards([decoder_of(family.model)], lambda _: _nothing):
+                yield Run(family)
+        except UserError:
+            raise
+        except Exception as error:
+            raise UserError(
+                f"{self.what} can't be shown a picture without its weights, and mmrl plan can't count it: {shorten(error, 160)}"
+            ) from error
+
+
+class Run:
+    """Passes over prompts."""
+
+    def __init__(self, family: Family) -> None:
+        self.family = family
+
+    def read(self, picture: Image.Image) -> PromptInputs:
+        reader = PromptProcessor(self.family, pixel_limits(self.family.processor, None, None), frozenset())
+        return reader.encode(Prompt(messages=[user_message("", picture)]))
+
+    def __call__(self, encoded: PromptInputs) -> torch.Tensor:
+        ids, media = encoded.ids[None], {**encoded.media, **{k: v[None] for k, v in encoded.token_types.items()}}
+        places = torch.arange(ids.shape[1])[None, None] if encoded.positions is None else encoded.positions[:, None]
+        return self.family.hidden(ids, torch.ones_like(ids), places, media)
+
+
+def _nothing(*args: Any, **kwargs: Any) -> MoeModelOutputWithPast:
+    """What a language model gives whose layers compute nothing."""
+    return MoeModelOutputWithPast(last_hidden_state=kwargs["inputs_embeds"])
+
+
+def _noting(found: list[Any]) -> Callable[..., None]:
+    """A forward pre-hook that notes each layer with the number of vectors that it is given."""
+
+    def note(layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        given = [x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor)]
+        found.append((layer, math.prod(given[0].shape[:-1])))
+
+    return note

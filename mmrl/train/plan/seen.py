@@ -1,0 +1,63 @@
+"""What a plan asks of the pictures of a model whose towers no formula describes: `mmrl.train.plan.pictures` counts it.
+
+b is the bytes of a weight.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from mmrl.train.plan.cost import Cost
+from mmrl.train.plan.machines import Machine
+
+if TYPE_CHECKING:
+    from mmrl.train.plan.traced import Pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """Bytes that a pass over a picture keeps for the backward pass."""
+
+    whole: int
+    inputs: int
+    """Where layers are computed again, and keep what goes into them."""
+    layer: int
+    """Of the layer that keeps most."""
+
+
+class Seen(Protocol):
+    """A square picture as a model sees it."""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of its prompt that there are for the picture."""
+        ...
+
+    @property
+    def patches(self) -> int:
+        """Vectors that the tower's first layer goes through."""
+        ...
+
+    @property
+    def pixels(self) -> float:
+        """Bytes of pixels of a patch, in float32."""
+        ...
+
+    def forward(self, b: int) -> Pass: ...
+
+    def kept(self, b: int, lora: str) -> Kept:
+        """lora: JSON of `policy.lora`; empty if all weights of the tower and its projector are trained."""
+        ...
+
+    def cost(self, patches: int, machine: Machine, b: int, rate: float) -> Cost:
+        """Of a pass over so many patches of such pictures, without gradients. rate: floating-point operations a second."""
+        ...
+
+
+class Pictures(Protocol):
+    """The pictures of a model."""
+
+    def seen(self, pixels: int) -> Seen:
+        """A square picture of so many pixels. Raises UserError if a pass over it needs numbers of weights."""
+        ...

@@ -1,0 +1,105 @@
+"""An error that one rank alone meets ends the others too.
+
+The file is also the program of each process: `python test_rank_errors.py RANK FOLDER` plays all cases and writes what came out.
+"""
+
+import datetime
+import os
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+from torch import distributed
+
+import forked
+from mmrl.api.errors import PluginError, UserError
+from mmrl.compute import ranks
+from mmrl.compute.rank_errors import shared_errors
+
+pytestmark = pytest.mark.slow
+
+
+def alone():
+    """The second rank fails, and the first waits for it with objects."""
+    if ranks.rank() == 1:
+        raise PluginError("task 'birds' failed: mend it")
+    ranks.any_rank(False)
+
+
+def ahead():
+    """The first rank fails, and a thread of the second waits for it, for which the main one waits."""
+    if ranks.rank() == 0:
+        raise UserError("the disk is full: free some space")
+
+    def work():
+        with ranks.use_group("ahead"):
+            return ranks.any_rank(False)
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(work).result()
+
+
+def all_at_once():
+    raise UserError("the rate is too high: lower it")
+
+
+def nobody():
+    assert ranks.run_and_gather(ranks.rank) == [0, 1]
+
+
+def tensors():
+    """The second rank fails, and the first waits for it with tensors."""
+    if ranks.rank() == 1:
+        raise PluginError("the loss failed: mend it")
+    ranks.all_reduce_sum(torch.ones(1))
+
+
+def come_of(case):
+    """[what the rank raised, whether all ranks came to the end and could gather there once more, seconds]."""
+    began, met = time.monotonic(), None
+    try:
+        with ranks.process_group(on_gpu=False):
+            try:
+                with shared_errors():  # as a run does, to end with what its ranks do together
+                    case()
+            finally:
+                if ranks.all_ranks_ending():
+                    met = ranks.all_gather_object(ranks.rank())
+    except (UserError, SystemExit) as error:
+        return [f"{type(error).__name__}: {error}", met == [0, 1], time.monotonic() - began]
+    return ["", met == [0, 1], time.monotonic() - began]
+
+
+CASES = (alone, ahead, all_at_once, nobody, tensors)  # after the last one the second rank leaves
+
+if __name__ == "__main__":
+    number, folder = int(sys.argv[1]), Path(sys.argv[2])
+    store = f"file://{folder}/store"
+    distributed.init_process_group("gloo", init_method=store, rank=number, world_size=2, timeout=datetime.timedelta(seconds=60))
+    ranks.LEAVING_S = 2.0
+    torch.save({case.__name__: come_of(case) for case in CASES}, folder / f"{number}.pt")
+    os._exit(0)  # gloo would wait for what is under way
+
+
+def test_an_error_of_one_rank_ends_the_others(tmp_path):
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": os.pathsep.join(sys.path)}
+    both = [forked.start([str(n), str(tmp_path)], script=__file__, env=env, stderr=subprocess.PIPE) for n in (0, 1)]
+    try:
+        for rank in both:
+            _, said = rank.communicate(timeout=100)
+            assert rank.returncode == 0, said[-3000:]
+    finally:
+        for rank in both:
+            rank.kill()
+    first, second = (torch.load(tmp_path / f"{n}.pt") for n in (0, 1))
+    quiet = "SystemExit: 2"
+    assert first["alone"][:2] == ["PluginError: task 'birds' failed: mend it", True] and second["alone"][:2] == [quiet, True]
+    assert first["ahead"][:2] == ["UserError: the disk is full: free some space", True] and second["ahead"][:2] == [quiet, True]
+    assert first["all_at_once"][0] == "UserError: the rate is too high: lower it" and second["all_at_once"][0] == quiet
+    assert first["nobody"][:2] == second["nobody"][:2] == ["", True], "what was told is over"
+    assert first["tensors"][:2] == second["tensors"][:2] == ["PluginError: the loss failed: mend it", False]
+    assert all(seconds < 15 for case in ("alone", "ahead", "all_at_once") for seconds in (first[case][2], second[case][2]))
