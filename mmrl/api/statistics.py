@@ -3,7 +3,7 @@
 import functools
 import math
 import statistics
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Sequence
 
 Z = 1.959963984540054
@@ -34,17 +34,37 @@ def mean_interval(values: Sequence[float], sets: Sequence[Hashable] | None = Non
 def effective_count(values: Sequence[float], sets: Sequence[Hashable] | None) -> float:
     """The number of independent values whose mean varies as much as that of these: their number over Kish's design effect, with
     the clustered variance (Miller 2024, Adding error bars to evals, arXiv 2411.00640, section 2.2), times C / (C - 1) for C sets.
-    At most `len(values)`; the number of sets if all values are the same. values: at least one. sets: see `mean_interval`."""
+    At most `len(values)`. If all values are the same, it is that of sets whose values always are. values: at least one. sets: see
+    `mean_interval`."""
     if sets is None:
         return len(values)
     n, mean, sums = len(values), statistics.fmean(values), defaultdict[Hashable, float](float)
-    for value, one in zip(values, sets, strict=True):
-        sums[one] += value - mean
-    count, spread = len(sums), math.fsum((value - mean) ** 2 for value in values)
+    largest = max(abs(value - mean) for value in values) or 1.0  # else squares may overflow or vanish
+    deviations = [(value - mean) / largest for value in values]
+    for deviation, one in zip(deviations, sets, strict=True):
+        sums[one] += deviation
+    count, spread = len(sums), math.fsum(deviation**2 for deviation in deviations)
     if count < 2 or min(values) == max(values):
-        return count
+        return _count_if_alike(sets)
     clustered = count / (count - 1) * math.fsum(total**2 for total in sums.values())
     return n / max(1.0, clustered * (n - 1) / (n * spread))
+
+
+def _count_if_alike(sets: Sequence[Hashable]) -> float:
+    """The effective number of values if those of a set say the same, Kish's (sum of sizes)^2 / (sum of their squares): the number
+    of sets that are equally large, and fewer of others. sets: the set of each value."""
+    return len(sets) ** 2 / sum(size**2 for size in Counter(sets).values())
+
+
+def count_of_shares(values: Sequence[float], sets: Sequence[Hashable] | None) -> float:
+    """The effective number of values that are 0 or 1, for intervals of their share that take the normal quantile.
+
+    Where it hangs on a spread that few sets show, it is lower by (z / t)^2 with Student's t for the number of sets less one (Korn
+    and Graubard 1998, Confidence intervals for proportions with small expected number of positive counts estimated from survey
+    data), but never below that of sets whose values always are the same. sets: see `mean_interval`."""
+    if sets is None or (alike := _count_if_alike(sets)) == len(values) or len({*sets}) < 2:
+        return effective_count(values, sets)
+    return max(alike, effective_count(values, sets) * (Z / student(len({*sets}) - 1)) ** 2)
 
 
 @functools.lru_cache(maxsize=256)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -29,13 +30,14 @@ class Fault:
     trace: str = ""
     """Traceback of the cause of a PluginError, for the plugin's author."""
     fields: Mapping[str, Any] = field(default_factory=dict)
-    """Its attributes, such as `key`: plain data."""
+    """Its attributes, such as `key`, but of an error of a plugin's own class none that can't be sent."""
 
     @classmethod
     def of(cls, error: UserError) -> Fault:
         kind = next(base.__name__ for base in type(error).__mro__ if base.__module__ == errors.__name__)
         cause = error.__cause__ if isinstance(error, PluginError) else None
-        return cls(kind, str(error), trace_of(cause) if cause else "", vars(error))
+        fields = {name: value for name, value in vars(error).items() if _can_be_sent(value)}
+        return cls(kind, str(error), trace_of(cause) if cause else "", fields)
 
     def error(self, where: str) -> UserError:
         """Make the UserError again. where: the process that it comes from, such as "a Ray actor"."""
@@ -66,6 +68,14 @@ def attempt(work: Callable[[], Any]) -> Answer:
         return Answer(work())
     except UserError as error:
         return Answer(fault=Fault.of(error))
+
+
+def _can_be_sent(value: Any) -> bool:
+    try:
+        pickle.dumps(value)
+    except Exception:  # noqa: BLE001  any object may refuse in any way
+        return False
+    return True
 
 
 def trace_of(error: BaseException) -> str:

@@ -285,9 +285,11 @@ def process_group(on_gpu: bool = True) -> Iterator[None]:
         with rank_errors.shared_errors():
             yield
     except UserError as error:
-        ending = all_ranks_ending()
-        said = LAUNCHED in os.environ and rank_errors.is_heard(error)  # by the rank that met it, on the same terminal
-        if said if not ending else not is_first():
+        if all_ranks_ending():
+            another_says_it = not is_first()
+        else:  # the rank that met it does, on the same terminal
+            another_says_it = LAUNCHED in os.environ and rank_errors.is_heard(error)
+        if another_says_it:
             raise SystemExit(2) from None
         raise
     except RuntimeError as error:  # torch raises it if the other ranks can't be reached

@@ -20,7 +20,7 @@ from mmrl.api.errors import UserError, check_path
 from mmrl.api.settings import parse_value
 from mmrl.config.foreign_names import names_here
 from mmrl.config.sections import STAGES, RunConfig
-from mmrl.config.unknown import OptionNames, describe_unknown_key, no_names
+from mmrl.config.unknown import OPTIONS, OptionNames, describe_unknown_key, no_names
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = (), option_names: OptionNames = no_names) -> RunConfig:
@@ -144,11 +144,18 @@ def describe_validation_error(err: ValidationError, tree: Any = None, option_nam
         found = f"found {tag!r:.60}: " if tag else ""
         return f"{where!r} needs {kinds}, or the id of a plugin's stage (mmrl list stages); {found}{theirs}"
     found = fault.get("input")
-    is_section = fault["type"] == "model_type"
-    message = "it is a section: write its keys, such as { key = value }" if is_section else describe_error(fault).rstrip(".")
+    heading = ".".join(part for part in path if isinstance(part, str))
+    sections = _TYPES["list"] == describe_error(fault) and isinstance(found, Mapping) and heading in (*OPTIONS, "stages")
+    if fault["type"] == "model_type":
+        message = "it is a section: write its keys, such as { key = value }"
+    elif sections:
+        message = f"it is a list of sections: write [[{heading}]] in place of [{heading}], or [{{...}}] in place of {{...}}"
+    else:
+        message = describe_error(fault).rstrip(".")
     if not path:
         return message
-    shown = "" if fault["type"] == "value_error" and isinstance(found, dict) else f"; found {found!r}"  # the rule names it
+    told = sections or (fault["type"] == "value_error" and isinstance(found, dict))  # the rule names it
+    shown = "" if told else f"; found {found!r}"
     theirs = "; ".join(names_here(str(found))) if fault["type"] == "literal_error" and path[-1] == "loss" else ""
     return f"{where!r}: {message[0].lower()}{message[1:]}{shown}{f': {theirs}' if theirs else ''}"
 

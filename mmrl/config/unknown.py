@@ -63,10 +63,14 @@ def describe_unknown_key(
     if section in OPTIONS and section_id:
         whose, listed = OPTIONS[section]
         written = f"an option of the {whose} is written options = {{{key:.60} = ...}}"
-        names = ", ".join(nearest_first(key, option_names(listed, section_id)))
+        options = option_names(listed, section_id)
+        if key in options:
+            return f"unknown key {where!r:.200}: {written}"
+        names = ", ".join(nearest_first(key, options))
         option = [f"{written}, with {names}" if names else f"{written}, and `mmrl list {listed} {section_id:.100}` shows all"]
     if ours or theirs:
-        found = [*([*ours, *theirs] if isinstance(value, Mapping) else [*theirs, *ours]), *option]
+        number = [f"did you mean {name!r}?" for name in (f"{key}s", key.removesuffix("s")) if name != key and name in known]
+        found = [*number, *([*ours, *theirs] if isinstance(value, Mapping) else [*theirs, *ours]), *option]
         return f"unknown key {where!r:.200}: {'; '.join([*found, *(setting if ours else [])])}"
     indexed = re.fullmatch(r"(\w+)\[(\d+)\]", key)
     near = f" Did you mean '{indexed[1]}.{indexed[2]}'?" if indexed else did_you_mean(key, known)

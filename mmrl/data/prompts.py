@@ -54,13 +54,13 @@ class Splits:
         gives each prompt a set."""
         found: dict[Hashable, list[int]] = {}
         with plugin_errors(f"task {label!r}: prompt_sets({split!r}, {self.seed})"):
-            given = self.tasks[label].prompt_sets(split, self.seed)
-            for index, one in enumerate(given or ()):
+            if (given := self.tasks[label].prompt_sets(split, self.seed)) is None:
+                return None
+            for index, one in enumerate(given):
                 found.setdefault(one, []).append(index)
-        if given is None:
-            return None
-        if len(given) != (there := len(self(label, split))):
-            raise PluginError(f"task {label!r}: prompt_sets() must give a set for each of {there} prompts, not {len(given)}")
+        count, there = sum(map(len, found.values())), len(self(label, split))
+        if count != there:
+            raise PluginError(f"task {label!r}: prompt_sets() must give a set for each of {there} prompts, not {count}")
         return [*found.values()]
 
     def forget(self) -> None:

@@ -32,7 +32,7 @@ class EvaluationPrompt(NamedTuple):
 class HeldOutPrompts:
     """`evaluate.num_prompts` random prompts of each task: the same for every seed and run, and from the whole split, as data are
     often sorted. Of a task whose prompts belong to sets they are whole sets, and then there may be fewer prompts: see
-    `draw_sets`. If each set is larger, they are single prompts.
+    `draw_sets`. If sets are so large that these would be fewer than half, they are single prompts.
 
     splits: the tasks' prompts. encode: encodes prompts for the policy.
     """
@@ -125,14 +125,14 @@ class HeldOutPrompts:
         return prompt_at(self._items(entry), number, entry.label, template=entry.prompt_template)
 
     def _chosen(self, entry: TaskConfig) -> dict[int, int | None]:
-        """The index of each of a task's prompts, in order -> the number of its set; None where no whole sets are drawn."""
+        """The index of each of a task's prompts, in order -> the number of its set; None if there are not several sets."""
         if entry.label not in self._drawn:
             split, there = self.evaluate.split, len(self._items(entry))
             n, seed = min(self.evaluate.num_prompts, there), derive(0, "evaluate", entry.id, split)
             sets = self.splits.sets(entry.label, split) or ()
             whole = draw_sets(sets, n, random.Random(seed))
-            places = {index: number for number, one in enumerate(sets) for index in one} if whole and len(sets) > 1 else {}
-            drawn = sorted(whole or random.Random(seed).sample(range(there), n))
+            places = {index: number for number, one in enumerate(sets) for index in one} if len(sets) > 1 else {}
+            drawn = sorted(whole if 2 * len(whole) >= n else random.Random(seed).sample(range(there), n))
             self._drawn[entry.label] = {index: places.get(index) for index in drawn}
         return self._drawn[entry.label]
 
@@ -141,8 +141,8 @@ class HeldOutPrompts:
 
 
 def draw_sets(sets: Sequence[Sequence[int]], n: int, chance: random.Random) -> list[int]:
-    """At most n indices, with one of a set all of it; none if no set is so small. Sets are taken in random order, without those
-    that no longer fit. sets: the indices of each."""
+    """At most n indices, with one of a set all of it. Sets are taken in random order, without those that no longer fit. sets: the
+    indices of each."""
     drawn: list[int] = []
     for one in chance.sample(sets, len(sets)):
         drawn += one if len(drawn) + len(one) <= n else ()

@@ -23,10 +23,18 @@ from mmrl.compute.rank_errors import shared_errors
 pytestmark = pytest.mark.slow
 
 
+class OwnError(PluginError):
+    """Of a plugin, with what can't be sent to another process."""
+
+    def __init__(self, what):
+        super().__init__(what)
+        self.handle = lambda: what
+
+
 def alone():
     """The second rank fails, and the first waits for it with objects."""
     if ranks.rank() == 1:
-        raise PluginError("task 'birds' failed: mend it")
+        raise OwnError("task 'birds' failed: mend it")
     ranks.any_rank(False)
 
 

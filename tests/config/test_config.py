@@ -98,6 +98,7 @@ def test_a_path_may_begin_with_the_users_folder(monkeypatch):
         ("odd(key)=1", "unknown key 'odd(key)': known keys are name"),
         ("policy.options." + "a." * 60 + "b=1", "tables are nested deeper than 50 levels"),
         ("stages=[]", "'stages'"),
+        ("tasks={id = 'a/b'}", "'tasks': it is a list of sections: write [[tasks]] in place of [tasks], or [{...}] in"),
         ("stages=3", "'stages'"),
         ("tasks=3", "'tasks'"),
         ("name=a/b", "'name': must be usable as a folder name"),

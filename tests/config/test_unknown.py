@@ -59,6 +59,7 @@ GOOD = {
         ("stages.0.rlsd_lambda", "what ms-swift calls so is 'stages.settings.weight' here (docs/from-ms-swift.md)"),
         ("save_freq", "what verl, EasyR1 and LeRobot call so is 'checkpoint.every' here (docs/from-verl.md)"),
         ("stages.0.stpes", "did you mean 'steps'?"),
+        ("stages.0.rule", "'stages.0.rule': did you mean 'rules'?; it belongs in [stages."),
     ],
 )
 def test_the_error_says_where_a_key_belongs_or_what_it_is_called_here(key, said):
@@ -94,6 +95,10 @@ def test_the_options_of_a_rule_are_listed_by_whoever_knows_them():
     with pytest.raises(UserError) as caught:
         configs.parse_config(GOOD, ["stages.0.rules=[{id='e/f',chance=0.5}]"], option_names=lambda listed, id: names[listed, id])
     assert str(caught.value).endswith("an option of the rule is written options = {chance = ...}, with chances, bonus")
+    names["tasks", "a/b"] = ["path"]  # what others call so isn't meant
+    with pytest.raises(UserError) as caught:
+        configs.parse_config(GOOD, ["tasks.0.path=x"], option_names=lambda listed, id: names[listed, id])
+    assert str(caught.value).endswith("unknown key 'tasks.0.path': an option of the task is written options = {path = ...}")
 
 
 @pytest.mark.parametrize(

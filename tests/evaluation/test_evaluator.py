@@ -24,7 +24,7 @@ from mmrl.api.media.clips import VideoFrames
 from mmrl.api.seeds import derive
 from mmrl.api.simulators.types import Simulation
 from mmrl.api.specs import VerifierSpec
-from mmrl.api.statistics import effective_count, mean_interval, student, wilson
+from mmrl.api.statistics import count_of_shares, effective_count, mean_interval, student, wilson
 from mmrl.api.tasks.perturb import blanked
 from mmrl.api.types import Prompt, Score, Status, Turn, user_message
 from mmrl.evaluation.evaluator import Evaluator
@@ -118,6 +118,21 @@ def test_the_interval_of_a_mean_whose_values_come_in_sets():
     low, high = confidence_interval([1, 1, 0, 0, 0, 0], sets="aabbcc")
     assert low < wilson(2, 6)[0] and wilson(2, 6)[1] < high
     assert confidence_interval([1, 0], sets="aa", counted=False) == (0, 1), "one set says nothing of the spread of sets"
+    assert effective_count([1.0] * 6, "aaaaab") == 36 / 26, "a large set outweighs others"
+    for size in (1e-200, 1e200):  # whose squares are 0, and too large
+        assert effective_count([size, size, 0, 0], "aabb") == effective_count([1, 1, 0, 0], "aabb")
+    assert confidence_interval([0.5, 0.5 + 1e-15] * 3, sets="aabbcc") == pytest.approx(confidence_interval([0.5] * 3))
+
+
+def test_the_interval_of_a_share_covers_it_where_sets_are_few():
+    """Of sets of 20 answers that are right with a probability of their own, uniformly random."""
+    chance, covered, sets = random.Random(0), 0, [i // 20 for i in range(60)]
+    for _ in range(300):
+        own = [chance.random() for _ in range(3)]
+        low, high = confidence_interval([float(chance.random() < own[one]) for one in sets], sets=sets)
+        covered += low <= 0.5 <= high
+    assert covered >= 0.93 * 300, "it is 0.81 with the normal quantile of their spread"
+    assert count_of_shares([1.0, 0.0], "ab") == 2 and count_of_shares([1.0, 0.0], "aa") == 1
 
 
 # -- one task's figure --------------------------------------------------------------------------------------------------
@@ -365,7 +380,7 @@ def test_sets_of_prompts_are_asked_whole(tmp_path):
     def asked(sets, n):
         class Grouped(Letters):
             def prompt_sets(self, split, seed):
-                return sets and [*sets]
+                return sets and iter(sets)
 
         config = runs.toy_config(tmp_path, overrides=(f"evaluate.num_prompts={n}",))
         held = Evaluator(runs.setup(config, {"toy/colour": Grouped()}), Collector(), Judged()).heldout
@@ -379,6 +394,7 @@ def test_sets_of_prompts_are_asked_whole(tmp_path):
     assert [asked("aabbbbbbc", n) for n in (2, 3, 7)] == ["01", "018", "2345678"], "what is too large leaves room for others"
     assert asked("aaaaabbbb", 4) == "5678"
     assert asked(None, 4) == asked("aaaaaaaaa", 4) == "3467", "no set fits"
+    assert asked("abbbbbbbb", 4) == "3467", "one prompt is no evaluation of four"
 
     class Pairs(Letters):
         def prompt_sets(self, split, seed):
@@ -388,6 +404,8 @@ def test_sets_of_prompts_are_asked_whole(tmp_path):
     found = evaluator("toy/colour")[0]
     assert [(row["id"][-1], row["set"]) for row in found.rows()] == [("2", 1), ("3", 1), ("6", 3), ("7", 3)]
     assert (found.low, found.high) == wilson(2, 2) and "set" not in figure(tmp_path, Judged(1.0), 1)[0].rows()[0]
+    with pytest.raises(PluginError, match=r"'toy/colour': prompt_sets\('test', 0\) raised TypeError: unhashable type: 'list'"):
+        asked([[1]] * 9, 4)
     with pytest.raises(PluginError, match=r"'toy/colour': prompt_sets\(\) must give a set for each of 9 prompts, not 2"):
         asked("ab", 4)
 
@@ -819,6 +837,14 @@ def test_eval_asks_as_it_is_told(evaluated):
         "  blank 0.125 (with every image blanked)",
     ]
     assert "sampled" not in evaluated("x.toml", "-n", "3")[0].stdout
+
+
+def test_eval_says_that_whole_sets_were_drawn(evaluated, monkeypatch):
+    from mmrl.train import start
+
+    figure = replace(FIGURE, items=tuple(replace(item, set=0) for item in FIGURE.items))
+    monkeypatch.setattr(start, "evaluate_only", lambda *_: [figure])
+    assert "  4 prompts were requested, and whole sets with 3 were drawn" in evaluated("x.toml", "-n", "4")[0].stdout.splitlines()
 
 
 def test_an_unknown_interval_is_called_that(evaluated, monkeypatch):

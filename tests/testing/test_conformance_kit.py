@@ -7,6 +7,7 @@ import random
 import re
 import signal
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
@@ -19,6 +20,7 @@ from PIL import Image
 import guide
 from mmrl import Case, NoGold, Overlay, Prompt, Reply, Score, Task, TaskSpec, UserError, VerifierSpec, user_message
 from mmrl.api.coordinates import CoordinateFormat, ImageProcessing
+from mmrl.api.tasks.groups import PARTS
 from mmrl.api.tasks.option_checks import LazyPrompts
 from mmrl.testing import check_id, check_plugin, check_task, check_verifier, other_process, task_subject
 from mmrl.testing import tasks as task_checks
@@ -274,6 +276,20 @@ def test_a_planted_fault_in_a_task_is_found(fault: str) -> None:
 def test_every_check_of_tasks_has_a_planted_fault() -> None:
     planted = {name for name, _, _ in TASK_FAULTS.values()} | {"same_in_another_process", "verifiers_score_gold_highest"}  # below
     assert planted == {c.__name__ for c in (*task_checks.GATES, *task_checks.CHECKS)}
+
+
+def test_parts_of_sets_are_no_warning() -> None:
+    """A sample of rows is no evaluation, and evaluations draw whole sets; other warnings of a summary are shown."""
+
+    def summarise(self: Task, results: object) -> dict[str, float]:
+        for why in (f"sets: 1 of the 2 sets are whole, {PARTS}", "nothing is right"):
+            warnings.warn(why, stacklevel=1)
+        return {}
+
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always")
+        assert check_task(SPEC, task(summarise=summarise)).ok
+    assert {str(one.message) for one in shown} == {"nothing is right"}
 
 
 def only_some(of: int) -> type[Task]:

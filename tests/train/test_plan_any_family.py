@@ -1,8 +1,13 @@
 """Families whose layers and pictures a plan counts by passes without numbers, against what torch keeps and computes of tiny
 models."""
 
+import json
+
 import pytest
+import torch
 import transformers
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 import vlm_cases as cases
@@ -16,9 +21,11 @@ from mmrl.train.plan import experts, predict
 from mmrl.train.plan.any_family import counted_shapes
 from mmrl.train.plan.configs import PASSES
 from mmrl.train.plan.kept import activations, recompute_bytes
+from mmrl.train.plan.layers import adapted, without_layers
 from mmrl.train.plan.machines import GPUS
 from mmrl.train.plan.memory import cache_token
 from mmrl.train.plan.seconds import CostModel
+from mmrl.train.plan.skeletons import skeleton
 from mmrl.train.plan.sources import find_shapes
 from mmrl.train.plan.trained import trained
 from mmrl.train.resolve import with_algorithm_defaults
@@ -125,3 +132,31 @@ def test_a_step_reads_and_starts_what_tokens_hit():
     loop = sum(layer.loop * layer.count for layer in experts.counted(shapes, 2))
     more = loop * t.experts.count * (experts.share_hit(t.experts, 64) - experts.share_hit(t.experts, 1))
     assert many.starting - one.starting == pytest.approx(more * clock.machine.launch) and loop > 8 * len(t.where)
+
+
+@pytest.mark.slow
+def test_what_is_damaged_is_refused_at_no_cost():
+    """A config.json with more tokens than can be listed, and a chat template without pictures; adapters take no memory."""
+    data = tiny.skeleton(DAILY, hidden=128, layers=3).config.to_dict()
+    words = data["text_config"]
+    with pytest.raises(UserError, match=r"1,073,741,824 tokens are no vocabulary: its config.json is damaged, copy it again$"):
+        counted_shapes(data | {"text_config": words | {"vocab_size": 2**30}}, None, "it")
+    processor = tiny.processor(DAILY, hidden=128, layers=3)
+    processor.chat_template = "no picture"
+    with pytest.raises(
+        UserError, match=r"^it can't be shown a picture without its weights, and mmrl plan can't count it: (?!prompt)"
+    ):
+        counted_shapes(data, processor, "it").seeing(SIDE**2)
+
+    class Made(TorchDispatchMode):
+        on_cpu = 0
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            out = func(*args, **(kwargs or {}))
+            self.on_cpu += sum(x.numel() for x in tree_leaves(out) if isinstance(x, torch.Tensor) and not x.is_meta)
+            return out
+
+    lora = LoraConfig(rank=8, target_modules=["language"]).model_dump_json(exclude_unset=True)
+    with Made() as made:
+        adapted(without_layers(skeleton(json.dumps(data)), {0}, 2), lora)
+    assert made.on_cpu < 100

@@ -240,6 +240,8 @@ def test_what_needs_half_precision_and_more_is_advised_with_both():
     config = run_file(policy={"model": "Qwen/Qwen2.5-VL-7B-Instruct", "dtype": "float32"})
     mildest = changes(config, peak, step=lambda _: 1.0, smallest=2**20, pixels=0)[0]
     assert mildest.fits and mildest.words == 'policy.dtype = "bfloat16", train.gradient_checkpointing = true'
+    halved = changes(config, lambda one: (100 >> (one.policy.dtype == "bfloat16"), 30), lambda _: 1.0, smallest=2**20, pixels=0)
+    assert [(one.words, one.fits) for one in halved] == [('policy.dtype = "bfloat16"', False)], "others save nothing besides"
 
 
 def test_a_table_is_advised_key_by_key_so_that_its_other_keys_stay():

@@ -69,6 +69,8 @@ def test_people_are_told_what_limits_and_what_to_change(run_file):
     large = ask(run_file, "--machine", "h100", "--set", "policy.max_pixels=12845056").stdout
     assert re.search(r"^  policy.max_pixels = \d+ +[\d.]+ GiB +[\d.]+ s a step  smaller pictures$", large, re.MULTILINE)
     assert ask(run_file, "--machine", "h200").exit_code == 0
+    far = ask(run_file, "--machine", "rtx-4090", "--set", 'policy.model="Qwen/Qwen3-VL-235B-A22B-Instruct"').stdout
+    assert "None of the settings that are tried makes it fit; these save most" in far
     full = ask(run_file, "--machine", "h100", "--set", "policy.dtype=float32").stdout
     assert 'dtype    float32: products run at 67 TFLOP/s at most, in bfloat16 at 989 (policy.dtype = "bfloat16")' in full
     assert "float32: products" not in text

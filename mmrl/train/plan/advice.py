@@ -77,8 +77,8 @@ def offload(clock: CostModel, machine: Machine) -> Offload | None:
 
 def changes(config: RunConfig, peak: Peak, step: Callable[[RunConfig], float], smallest: int, pixels: int) -> list[Change]:
     """At most `MOST` changes that make a run fit, the mildest first, each with no more keys than it takes; if none does, the
-    three that save most. step: run file -> seconds of a step. smallest: tokens of the shortest row, the minimum of a micro-batch.
-    pixels: of a picture, 0 if `policy.max_pixels` doesn't set them."""
+    three that save most, without keys that save nothing. step: run file -> seconds of a step. smallest: tokens of the shortest
+    row, the minimum of a micro-batch. pixels: of a picture, 0 if `policy.max_pixels` doesn't set them."""
     needed, _ = peak(config)
     fitting: list[Change] = []
     others: list[Change] = []
@@ -95,7 +95,8 @@ def changes(config: RunConfig, peak: Peak, step: Callable[[RunConfig], float], s
             (fitting if change.fits else others).append(change)
             if len(fitting) == MOST:
                 break
-    return fitting or sorted(others, key=lambda change: change.bytes)[:3]
+    saving = [one for number, one in enumerate(others) if not any(_plainer(other, one) for other in others[:number])]
+    return fitting or sorted(saving, key=lambda change: change.bytes)[:3]
 
 
 def _enough(fits: Settings, settings: Settings) -> bool:
@@ -103,6 +104,11 @@ def _enough(fits: Settings, settings: Settings) -> bool:
     if fits.keys() == settings.keys():  # milder values are tried first
         return True
     return fits.keys() <= settings.keys() and all(_as_mild(key, value, settings[key]) for key, value in fits.items())
+
+
+def _plainer(one: Change, other: Change) -> bool:
+    """Whether a change saves as much as a later one, with the same or only some of its settings."""
+    return one.bytes <= other.bytes and one.settings.items() <= other.settings.items()
 
 
 def _as_mild(key: str, one: object, other: object) -> bool:

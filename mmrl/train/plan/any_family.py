@@ -16,6 +16,8 @@ from mmrl.train.plan.skeletons import skeleton
 
 ELSEWHERE = Vision(layers=0, hidden=0, inner=0, heads=1, out=0, patch=1, frames=1, merge=1, window=0, full_layers=0)
 """Of a tower whose sizes a pass shows."""
+LARGEST = 2**24
+"""Tokens of a vocabulary at most: beyond that a config.json is damaged, and to list the tokens would fill the memory."""
 _EXPERTS = re.compile(r".*layers\.(\d+)\..*experts\.down_proj$")
 
 
@@ -39,6 +41,8 @@ def counted_shapes(data: Mapping[str, Any], processor: Any, what: str) -> Shapes
 
 def _text(model: Any, config: str) -> Text:
     """The language model. Sizes of its MLPs and of attention are those of its passes, and not told here."""
+    if (vocabulary := model.get_output_embeddings().weight.shape[0]) > LARGEST:
+        raise UserError(f"{vocabulary:,} tokens are no vocabulary: its config.json is damaged, copy it again")
     settings, counted = model.config.get_text_config(), layers_of(config)
     keys, linear, state = counted.cached
     heads, hidden = settings.num_attention_heads, settings.hidden_size
@@ -50,7 +54,7 @@ def _text(model: Any, config: str) -> Text:
         heads=heads,
         kv_heads=getattr(settings, "num_key_value_heads", None) or heads,
         head_dim=getattr(settings, "head_dim", None) or hidden // heads,
-        vocabulary=model.get_output_embeddings().weight.shape[0],
+        vocabulary=vocabulary,
         tied=not any(name.startswith("lm_head.") for name, _ in model.named_parameters()),
         longest=settings.max_position_embeddings,
         experts=_experts(settings, next(iter(experts.values()))) if experts else None,

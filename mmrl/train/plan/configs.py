@@ -81,7 +81,8 @@ def _processor(name: str, what: str, online: bool) -> Any:
         return AutoProcessor.from_pretrained(name, local_files_only=not online)
     except Exception as error:
         raise UserError(
-            f"{what}: its processor can't be loaded, which shows how many tokens a picture has: {shorten(error, 160)}"
+            f"{what}: its processor can't be loaded, which shows how many tokens a picture has: give a folder with its "
+            f"files beside config.json, such as preprocessor_config.json and tokenizer.json ({shorten(error, 160)})"
         ) from error
 
 

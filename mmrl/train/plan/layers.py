@@ -217,7 +217,8 @@ def adapted(model: Any, lora: str) -> Any:
     from mmrl.policies.lora import add_adapters
 
     if lora:
-        add_adapters(model, LoraConfig.model_validate(json.loads(lora) | {"nf4": []}), 0, META)
+        with META:  # else PEFT makes their weights on the CPU first
+            add_adapters(model, LoraConfig.model_validate(json.loads(lora) | {"nf4": []}), 0, META)
     return model
 
 

@@ -20,7 +20,7 @@ from PIL import Image
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from transformers.modeling_outputs import MoeModelOutputWithPast
 
-from mmrl.api.errors import UserError, shorten
+from mmrl.api.errors import UserError
 from mmrl.api.types import Prompt, user_message
 from mmrl.config.parts import part_of
 from mmrl.config.sections import LoraConfig
@@ -31,7 +31,7 @@ from mmrl.policies.vlm.capabilities import Capabilities
 from mmrl.policies.vlm.families import Family, decoder_of
 from mmrl.policies.vlm.known_families import family_of
 from mmrl.policies.vlm.limits import pixel_limits
-from mmrl.policies.vlm.processing import PromptProcessor
+from mmrl.policies.vlm.processing import PromptProcessor, explained
 from mmrl.policies.vlm.prompt_inputs import PromptInputs
 from mmrl.train.plan.cost import Cost
 from mmrl.train.plan.layers import adapted, without_layers
@@ -139,11 +139,10 @@ class Pictures:
             family = self._family(b, lora)
             with replaced_forwards([decoder_of(family.model)], lambda _: _nothing):
                 yield Run(family)
-        except UserError:
-            raise
         except Exception as error:
+            cause = error.__cause__ if isinstance(error, UserError) and error.__cause__ else error  # without the prompt's name
             raise UserError(
-                f"{self.what} can't be shown a picture without its weights, and mmrl plan can't count it: {shorten(error, 160)}"
+                f"{self.what} can't be shown a picture without its weights, and mmrl plan can't count it: {explained(cause)}"
             ) from error
 
 

@@ -240,7 +240,9 @@ def _print(figure: Evaluation, requested: int) -> None:
         click.echo(f"  {len(figure.left_out)} more prompts can't be used; the first: {figure.left_out[0]}")
         available += len(figure.left_out)
     if requested > available:
-        click.echo(f"  {requested} prompts were requested, and the split has {available}")
+        whole = any(item.set is not None for item in figure.items)
+        there = f"whole sets with {available} were drawn" if whole else f"the split has {available}"
+        click.echo(f"  {requested} prompts were requested, and {there}")
     if several := [f"{name} {value:.3f}" for name, value in figure.extra.items() if "@" in name]:
         click.echo("  " + "  ".join(several))
     for name, value in figure.extra.items():

@@ -117,7 +117,11 @@ def _show(plan: Plan, dtype: str) -> None:
         names = ", ".join(plan.unknown_models)
         click.echo(f"not counted, as their size isn't known here: the verifiers' models {names}; give folders with their weights")
     if plan.changes:
-        click.echo("\nTo need less memory" if not plan.changes[0].fits else "\nEach of these makes it fit, the mildest first")
+        click.echo(
+            "\nEach of these makes it fit, the mildest first"
+            if plan.changes[0].fits
+            else "\nNone of the settings that are tried makes it fit; these save most"
+        )
         from mmrl.train.plan import gib
 
         for change in plan.changes:

@@ -148,7 +148,7 @@ class Table(Task):
         self._rows, self._chosen = self._read()
         problems = {WE_MATH: ["ID"]} if self.figures == WE_MATH else {}
         self._sets = {split: RowSets({**self.sets, **problems}, rows.scan) for split, rows in self._rows.items()}
-        self._check_options_column()
+        self._check_columns()
         self.splits = tuple(self._rows)  # type: ignore[misc]  # the data decide which there are
 
     def prompts(self, split: str, seed: int) -> LazyItems[Prompt]:
@@ -205,21 +205,22 @@ class Table(Task):
         what = "rows" if self.cut_by == "row" else "pictures' rows"
         return divided(train, self.test_share, partial(self._key, train), what)
 
-    def _check_options_column(self) -> None:
-        """Raise UserError if a table has no such column: its questions would be asked without their options. In JSONL, a row
-        without options needn't have it, but one of the first rows should."""
-        name = self.options_column
-        if not isinstance(name, str) or name in ("options", "none"):
-            return
-        for rows in {id(table): table for table in self._rows.values()}.values():
+    def _check_columns(self) -> None:
+        """Raise UserError if a table has no column of `options_column`, as its questions would be asked without options, or of
+        `groups` or `sets`, as all of its rows would be broken. In JSONL, one of the first rows should have it."""
+        asked = {column: (f"{column!r:.60} of groups, sets or figures", "") for column in self._grouped}
+        if isinstance(name := self.options_column, str) and name not in ("options", "none"):
+            asked[name] = f"options_column = {name!r:.60}", ' "none" asks without options'
+        for rows in {id(table): table for table in self._rows.values()}.values() if asked else ():
             known = rows.columns or dict.fromkeys(
-                key for row in itertools.islice(rows.scan([name]), LOOKED_AT) for key in row or ()
+                key for row in itertools.islice(rows.scan([*asked]), LOOKED_AT) for key in row or ()
             )
-            if known and name not in known:
-                raise UserError(
-                    f"options_column = {name!r:.60}: {display_path(rows.name)} has no such column, but {', '.join(known)[:200]}."
-                    f'{did_you_mean(name, known)} "none" asks without options'
-                )
+            for name, (what, otherwise) in asked.items():
+                if known and name not in known and name.partition(".")[0] not in known:
+                    raise UserError(
+                        f"{what}: {display_path(rows.name)} has no such column, but {', '.join(known)[:200]}."
+                        f"{did_you_mean(name, known)}{otherwise}"
+                    )
 
     def _own_test(self, train: DataTable) -> DataTable | None:
         """The data set's own test split; None if it has none."""

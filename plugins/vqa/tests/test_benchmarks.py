@@ -114,10 +114,8 @@ def test_we_math():
 def test_a_benchmark_is_the_test_split_alone(tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"question": "?", "answer": "1"}\n' * 5)
     options = {"path": str(tmp_path / "rows.jsonl"), "text_only": True}
-    task = Table(**options, test_share=1, groups=["kind"])
+    task = Table(**options, test_share=1)
     assert task.splits == ("test",) and len(task.prompts("test", 0)) == 5
-    with pytest.raises(UserError, match=r"line 1 has no key 'kind': it has question, answer"):
-        task.prompts("test", 0)[0]
     for share, why in ((1.5, "from 0, at most 1"), (-1, "from 0"), (True, "from 0")):
         with pytest.raises(UserError, match=why):
             Table(**options, test_share=share)

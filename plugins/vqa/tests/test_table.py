@@ -291,6 +291,14 @@ def test_a_column_of_options_that_is_not_there_is_told(write, tmp_path):
     )
 
 
+def test_a_column_of_groups_or_sets_that_is_not_there_is_told(write):
+    rows = ({**ROW, "scene": 1, "about": {"kind": "animal"}}, ROW)
+    assert Table(path=write(*rows), groups=["about.kind"], sets={"all": ["scene"]}, test_share=0).prompts("train", 0)[0].meta
+    said = r"^'scen' of groups, sets or figures: .*rows\.jsonl has no such column, but .*\. Did you mean 'scene'\?$"
+    with pytest.raises(UserError, match=said):
+        Table(path=write(*rows), sets={"all": ["scen"]}, test_share=0)
+
+
 def test_a_column_of_kinds_that_is_not_there_is_told(write):
     with pytest.raises(UserError, match=r"line 1 has no key 'kinds': it has image, question"):
         Table(path=write(ROW), test_share=0, kind_column="kinds").prompts("train", 0)[0]
