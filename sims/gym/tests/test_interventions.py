@@ -177,10 +177,10 @@ def alone(folder):
 
 @pytest.mark.long
 def test_a_person_who_takes_over_teaches_what_is_not_learned_alone(tmp_path):
-    """In as many steps of the environment, from nothing: the mark is never met by chance. The person is needed ever less."""
-    helped, unhelped = learned(tmp_path, "Helped", steps=12), learned(tmp_path, "Alone", steps=8)
+    """In fewer steps of the environment, from nothing: the mark is never met by chance. The person is needed ever less."""
+    helped, unhelped = learned(tmp_path, "Helped", steps=12), learned(tmp_path, "Alone", steps=10)
     first, second = ([row["metrics"] for row in runs.rows(run) if "metrics" in row] for run in (helped, unhelped))
-    assert sum(m["simulator/steps"] for m in first) <= sum(m["simulator/steps"] for m in second)
+    assert sum(m["simulator/steps"] for m in first) < sum(m["simulator/steps"] for m in second)
     shares = [m["episode/intervened_share"] for m in first]
     assert sum(shares[-3:]) < 0.5 * sum(shares[:3]) and not any("intervened" in key for m in second for key in m)
     assert alone(helped) > 0.3 and alone(unhelped) == 0
