@@ -139,7 +139,7 @@ def test_numbers_of_an_action_are_the_inverse_of_what_they_do():
 
 def learned(folder, name, steps):
     """A run without demonstrations."""
-    stage = {"kind": "off-policy", "steps": steps, "prompts_per_step": 8, "updates": 2, "batch_size": 64, "gamma": 0.95}
+    stage = {"kind": "off-policy", "steps": steps, "prompts_per_step": 8, "updates": 4, "batch_size": 64, "gamma": 0.95}
     stage |= {"critics": 2, "hidden": [64, 64], "learning_rate": 1e-3, "start_temperature": 0.05}
     options = {**OPTIONS, "simulator": "gym/env", "env_id": f"{name}Reach-v0", "interventions": name == "Helped"}
     data = {
@@ -178,9 +178,9 @@ def alone(folder):
 @pytest.mark.long
 def test_a_person_who_takes_over_teaches_what_is_not_learned_alone(tmp_path):
     """In fewer steps of the environment, from nothing: the mark is never met by chance. The person is needed ever less."""
-    helped, unhelped = learned(tmp_path, "Helped", steps=12), learned(tmp_path, "Alone", steps=10)
+    helped, unhelped = learned(tmp_path, "Helped", steps=24), learned(tmp_path, "Alone", steps=18)
     first, second = ([row["metrics"] for row in runs.rows(run) if "metrics" in row] for run in (helped, unhelped))
     assert sum(m["simulator/steps"] for m in first) < sum(m["simulator/steps"] for m in second)
     shares = [m["episode/intervened_share"] for m in first]
     assert sum(shares[-3:]) < 0.5 * sum(shares[:3]) and not any("intervened" in key for m in second for key in m)
-    assert alone(helped) > 0.3 and alone(unhelped) == 0
+    assert alone(helped) > 0.2 and alone(unhelped) == 0  # with seeds 0 to 3: 0.40, 0.58, 0.66, 0.58
