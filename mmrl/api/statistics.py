@@ -56,7 +56,7 @@ def _count_if_alike(sets: Sequence[Hashable]) -> float:
     return len(sets) ** 2 / sum(size**2 for size in Counter(sets).values())
 
 
-def count_of_shares(values: Sequence[float], sets: Sequence[Hashable] | None) -> float:
+def effective_count_of_shares(values: Sequence[float], sets: Sequence[Hashable] | None) -> float:
     """The effective number of values that are 0 or 1, for intervals of their share that take the normal quantile.
 
     Where it hangs on a spread that few sets show, it is lower by (z / t)^2 with Student's t for the number of sets less one (Korn

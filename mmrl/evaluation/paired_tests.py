@@ -11,7 +11,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from mmrl.api.statistics import Z, count_of_shares, mean_interval
+from mmrl.api.statistics import Z, effective_count_of_shares, mean_interval
 
 DRAWS = 9999
 """Random draws of a test that can't be exact."""
@@ -59,7 +59,7 @@ def paired_difference(
     wins, losses, n = sum(d > 0 for d in differences), sum(d < 0 for d in differences), len(differences)
     binary = all(v in (0.0, 1.0) for v in (*first, *second))
     if binary:
-        share = count_of_shares(differences, sets) / n
+        share = effective_count_of_shares(differences, sets) / n
         low, high = proportions_interval(wins * share, losses * share, n * share)
     else:
         low, high = mean_interval(differences, sets) if max(differences) - min(differences) > EQUAL else (-math.inf, math.inf)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from mmrl.api.specs import VerifierSpec
-from mmrl.api.statistics import count_of_shares, mean_interval, wilson
+from mmrl.api.statistics import effective_count_of_shares, mean_interval, wilson
 from mmrl.api.types import Prompt, Score
 from mmrl.api.votes import majority
 from mmrl.evaluation.paired_tests import EQUAL
@@ -63,8 +63,8 @@ class Evaluation:
     """Bounds of the 95% interval over prompts: Wilson's if each prompt's value is 0 or 1, otherwise Student's interval of the
     mean, within the verifier's range. If all prompts have the same value, that interval would be empty; then it is Wilson's
     interval of the mean as a share of the range, which is wide enough for any values in the range, or unknown (infinite) if the
-    range is no scale. Answers to one prompt are not independent and count as one; prompts of a set count as `count_of_shares`
-    says."""
+    range is no scale. Answers to one prompt are not independent and count as one; prompts of a set count as
+    `effective_count_of_shares` says."""
     n: int
     """Number of prompts that were scored."""
     extra: dict[str, float] = field(default_factory=dict)
@@ -202,7 +202,7 @@ def confidence_interval(
     """The bounds of the mean, see `Evaluation.low`. low, high: range of the values; if it is infinite, so are the bounds of one
     value, and of equal ones. counted: if all values are 0 or 1, treat them as successes. sets: see `mean_interval`."""
     mean, alike = statistics.fmean(values), max(values) - min(values) <= EQUAL
-    n = count_of_shares([mean] * len(values) if alike else values, sets)
+    n = effective_count_of_shares([mean] * len(values) if alike else values, sets)
     if counted and all(v in (0.0, 1.0) for v in values):
         return wilson(sum(values) * n / len(values), n)
     if n > 1 and alike:

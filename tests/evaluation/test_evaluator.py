@@ -24,7 +24,7 @@ from mmrl.api.media.clips import VideoFrames
 from mmrl.api.seeds import derive
 from mmrl.api.simulators.types import Simulation
 from mmrl.api.specs import VerifierSpec
-from mmrl.api.statistics import count_of_shares, effective_count, mean_interval, student, wilson
+from mmrl.api.statistics import effective_count, effective_count_of_shares, mean_interval, student, wilson
 from mmrl.api.tasks.perturb import blanked
 from mmrl.api.types import Prompt, Score, Status, Turn, user_message
 from mmrl.evaluation.evaluator import Evaluator
@@ -132,7 +132,7 @@ def test_the_interval_of_a_share_covers_it_where_sets_are_few():
         low, high = confidence_interval([float(chance.random() < own[one]) for one in sets], sets=sets)
         covered += low <= 0.5 <= high
     assert covered >= 0.93 * 300, "it is 0.81 with the normal quantile of their spread"
-    assert count_of_shares([1.0, 0.0], "ab") == 2 and count_of_shares([1.0, 0.0], "aa") == 1
+    assert effective_count_of_shares([1.0, 0.0], "ab") == 2 and effective_count_of_shares([1.0, 0.0], "aa") == 1
 
 
 # -- one task's figure --------------------------------------------------------------------------------------------------

@@ -12,9 +12,9 @@ from mmrl.train.update.pack_conversations import pack
 GROUP = 4
 
 
-def kept(vlm, micro):
-    """Bytes that a forward pass keeps, the weights and the log-probabilities over the vocabulary left out."""
-    weights = {p.untyped_storage().data_ptr() for p in vlm.model.parameters()}
+def saved(model, forward):
+    """Bytes that a forward pass of a model keeps for the backward pass, without the weights."""
+    weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
     found = {}
 
     def keep(t):
@@ -23,8 +23,13 @@ def kept(vlm, micro):
         return t
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
-        vlm.logprobs(micro, 1.0)
-    return sum(t.untyped_storage().nbytes() for t in found.values()) - 4 * len(micro.target_L) * len(vlm.bias_V)
+        forward()
+    return sum(t.untyped_storage().nbytes() for t in found.values())
+
+
+def kept(vlm, micro):
+    """Bytes that a forward pass keeps, the weights and the log-probabilities over the vocabulary left out."""
+    return saved(vlm.model, lambda: vlm.logprobs(micro, 1.0)) - 4 * len(micro.target_L) * len(vlm.bias_V)
 
 
 def a_micro_batch(vlm, completion, prompts=2, size=(112, 112), patches=0):

@@ -23,6 +23,7 @@ from mmrl.train.plan.sources import find_shapes
 from mmrl.train.plan.trained import trained
 from mmrl.train.plan.workload import Micro
 from mmrl.ui.cli import main
+from plan_cases import saved
 
 CASES = {
     "qwen2_5_vl": ({"dims": 3, "bins": 16}, 0.03),
@@ -30,21 +31,6 @@ CASES = {
     "openvla": ({"dims": 3, "bins": 16, "decoding": "oft", "head": "l1", "scale": "network", "size": 56}, 0.15),
 }
 """Family -> (options, by what share planned activations may be off): the two towers of OpenVLA are planned as one."""
-
-
-def kept(policy, calls):
-    """Bytes that a forward pass keeps for the backward pass, without the weights."""
-    weights = {p.untyped_storage().data_ptr() for p in policy.model.parameters()}
-    found = {}
-
-    def keep(t):
-        if t.untyped_storage().data_ptr() not in weights:
-            found[t.untyped_storage().data_ptr()] = t
-        return t
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
-        policy.outputs(calls, 1.0)
-    return sum(t.untyped_storage().nbytes() for t in found.values())
 
 
 @pytest.mark.parametrize("family", CASES)
@@ -81,7 +67,9 @@ def test_weights_and_activations_are_what_torch_keeps(family):
     patches = int(grid.prod(-1).sum()) if grid is not None else 6 * 2 * (56 // 14) ** 2 // 2
     assert slots(config, shapes.family) == policy.slots
     planned = Micro(rows=6, length=read.ids_nS.shape[1], patches=patches, targets=6 * policy.slots)
-    assert activations(shapes, planned, 4, weights=counted) == pytest.approx(kept(policy, calls), rel=bound)
+    assert activations(shapes, planned, 4, weights=counted) == pytest.approx(
+        saved(policy.model, lambda: policy.outputs(calls, 1.0)), rel=bound
+    )
 
 
 @pytest.mark.parametrize("lora", [None, LoraConfig(rank=4, target_modules=["language"])], ids=["in full", "adapters"])

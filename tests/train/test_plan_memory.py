@@ -45,6 +45,7 @@ from mmrl.train.resolve import with_algorithm_defaults
 from mmrl.train.update import offload, prefetch
 from mmrl.train.update.optimizer import Optimizer
 from mmrl.train.update.pack_conversations import pack
+from plan_cases import kept
 
 RL = RlStage(kind="rl", steps=1)
 EXPERTS = ("qwen3_vl_moe", "glm4v_moe", "qwen3_omni_moe")
@@ -54,21 +55,6 @@ EXPERTS = ("qwen3_vl_moe", "glm4v_moe", "qwen3_omni_moe")
 def run_file(**sections):
     data = {"name": "x", "tasks": [{"id": "classification/digits"}], "policy": {"model": "Qwen/Qwen2.5-VL-3B"}} | sections
     return RunConfig.model_validate({"stages": [{"kind": "rl", "steps": 1, "prompts_per_step": 4, "group_size": 4}]} | data)
-
-
-def kept(vlm, micro):
-    """Bytes that a forward pass keeps, the weights and the log-probabilities over the vocabulary left out."""
-    weights = {p.untyped_storage().data_ptr() for p in vlm.model.parameters()}
-    found = {}
-
-    def keep(t):
-        if t.untyped_storage().data_ptr() not in weights:
-            found[t.untyped_storage().data_ptr()] = t
-        return t
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
-        vlm.logprobs(micro, 1.0)
-    return sum(t.untyped_storage().nbytes() for t in found.values()) - 4 * len(micro.target_L) * len(vlm.bias_V)
 
 
 def a_micro_batch(vlm, size=(112, 112)):

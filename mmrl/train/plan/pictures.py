@@ -48,7 +48,7 @@ SIDE = 4096
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Look:
+class SeenPicture:
     """See `mmrl.train.plan.seen.Seen`."""
 
     pictures: Pictures
@@ -94,7 +94,7 @@ class Pictures:
         self.config, self.processor, self.what = config, processor, what
 
     @functools.cache  # noqa: B019  few of these are made
-    def seen(self, pixels: int) -> Look:
+    def seen(self, pixels: int) -> SeenPicture:
         """A square picture of so many pixels. Raises UserError if a pass over it needs numbers of weights."""
         logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)  # it logs what is raised, too
         side = max(1, min(SIDE, round(math.sqrt(pixels))))
@@ -108,7 +108,7 @@ class Pictures:
                 hook.remove()
         tokens = int(torch.isin(encoded.ids, torch.tensor(run.family.banned_ids())).sum())
         first = [rows for layer, rows in counted if layer is counted[0][0]]
-        return Look(pictures=self, encoded=encoded, tokens=tokens, patches=sum(first) or tokens)
+        return SeenPicture(pictures=self, encoded=encoded, tokens=tokens, patches=sum(first) or tokens)
 
     @functools.lru_cache(8)  # noqa: B019
     def _family(self, b: int, lora: str) -> Family:

@@ -183,4 +183,4 @@ def test_a_person_who_takes_over_teaches_what_is_not_learned_alone(tmp_path):
     assert sum(m["simulator/steps"] for m in first) < sum(m["simulator/steps"] for m in second)
     shares = [m["episode/intervened_share"] for m in first]
     assert sum(shares[-3:]) < 0.5 * sum(shares[:3]) and not any("intervened" in key for m in second for key in m)
-    assert alone(helped) > 0.2 and alone(unhelped) == 0  # with seeds 0 to 3: 0.40, 0.58, 0.66, 0.58
+    assert alone(helped) > 0.3 and alone(unhelped) == 0  # with seeds 0 to 3: 0.40, 0.58, 0.66, 0.58
