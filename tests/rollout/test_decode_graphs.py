@@ -1,11 +1,8 @@
 """Decoding by CUDA graphs, with a stand-in that records a step's operations on the CPU, samples what decoding without samples."""
 
-import contextlib
-import gc
 import itertools
 import warnings
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,11 +10,9 @@ import torch
 import other_families
 import vlm_cases as cases
 from mmrl.api.types import Prompt, user_message
-from mmrl.compute.devices import CAPTURING
 from mmrl.config.sections import LoraConfig, PolicyConfig
 from mmrl.policies.lora import disable_adapters
 from mmrl.policies.vlm.vlm import VLM
-from mmrl.rollout.generate import decode_graphs
 from mmrl.rollout.generate.decode_graphs import DecodeGraphs, graphs_for
 from mmrl.rollout.generate.local import LocalGenerator
 from mmrl.rollout.generate.processor import LogitsProcessor
@@ -210,89 +205,6 @@ def test_new_weights_between_two_tokens(replaced, first):
     assert any(len(s.versions) > 1 for s in flat(found[0]))
     check_equal(found[1], found[0], 2e-5)
     assert [s.versions for s in flat(found[1])] == [s.versions for s in flat(found[0])]
-
-
-class Gpu:
-    """torch.cuda as a capture uses it; the k-th capture fails where `fails` has k."""
-
-    def __init__(self, fails=()):
-        self.fails, self.handles, self.streams, self.current, self.begun = fails, 0, 0, "own", 0
-        self.pools = []
-
-    def graph_pool_handle(self):
-        self.handles += 1
-        return self.handles
-
-    def Stream(self, device):
-        self.streams += 1
-        return SimpleNamespace(wait_stream=lambda other: None, device=device)
-
-    def current_stream(self):
-        return SimpleNamespace(wait_stream=lambda other: None, name=self.current)
-
-    def set_stream(self, stream):
-        self.current = stream.name
-
-    def stream(self, stream):
-        return contextlib.nullcontext()
-
-    class CUDAGraph:
-        def replay(self): ...
-
-    @contextlib.contextmanager
-    def graph(self, graph, pool, stream, capture_error_mode):
-        self.pools.append(pool)
-        self.begun += 1
-        self.current = "the capture's"
-        if self.begun in self.fails:
-            raise RuntimeError("operation not permitted when stream is capturing")  # torch leaves its stream then
-        yield
-        self.current = "own"
-
-
-@pytest.fixture
-def gpu(monkeypatch):
-    def made(**options):
-        found = Gpu(**options)
-        for name in ("graph_pool_handle", "Stream", "current_stream", "set_stream", "stream", "CUDAGraph", "graph"):
-            monkeypatch.setattr(torch.cuda, name, getattr(found, name))
-        monkeypatch.setattr(decode_graphs, "current_gpu", lambda device: contextlib.nullcontext())
-        decode_graphs._stream.cache_clear()
-        return found
-
-    yield made
-    decode_graphs._stream.cache_clear()
-
-
-def capture(captures):
-    return captures(lambda: torch.zeros(1), lambda: None)
-
-
-def test_a_pool_of_which_no_graph_is_left_is_not_used_again(gpu):
-    """PyTorch refuses it as long as a tensor of it is held, such as the logits of the last replay."""
-    seen = gpu()
-    captures = decode_graphs.CudaCapture(torch.device("cuda:1"))
-    replays = [capture(captures), capture(captures)]
-    assert len({*seen.pools}) == 1
-    replays.pop()
-    replays.append(capture(captures))
-    assert len({*seen.pools}) == 1, "a graph of it is left"
-    replays.clear()
-    gc.collect()
-    capture(captures)
-    assert len({*seen.pools}) == 2
-    decode_graphs.CudaCapture(torch.device("cuda:1"))
-    assert seen.streams == 1, "cuBLAS keeps memory for each"
-
-
-def test_a_capture_that_fails_leaves_the_threads_own_stream(gpu):
-    seen = gpu(fails={1})
-    captures = decode_graphs.CudaCapture(torch.device("cuda"))
-    with pytest.raises(RuntimeError, match="not permitted"):
-        capture(captures)
-    assert seen.current == "own" and not CAPTURING.locked()
-    capture(captures)
-    assert seen.current == "own"
 
 
 # -- what it can't do -----------------------------------------------------------------------------------------------------------

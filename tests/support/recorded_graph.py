@@ -33,7 +33,7 @@ class Recorder(TorchDispatchMode):
 
 
 class RecordedCapture:
-    """See `decode_graphs.Capture`."""
+    """See `cuda_graphs.Capture`."""
 
     def __init__(self, warm_ups: int = 2) -> None:
         self.warm_ups, self.replays = warm_ups, 0

@@ -2,80 +2,24 @@
 
 A graph replays kernels on the addresses with which they were captured. So a step reads and writes the tensors of a `Room`, whose
 number of rows is one of a few and whose tokens are rounded up. Weights that are changed in place are seen by a replay; if any
-lies elsewhere, or an adapter is switched, all graphs are captured anew. PyTorch's documentation, CUDA semantics, section CUDA
-Graphs; vLLM and SGLang capture a graph for each of a list of batch sizes likewise, with one memory pool.
+lies elsewhere, or an adapter is switched, all graphs are captured anew. vLLM and SGLang capture a graph for each of a list of
+batch sizes likewise, with one memory pool.
 """
 
 from __future__ import annotations
 
 import functools
 import warnings
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from mmrl.api.errors import shorten
-from mmrl.compute.devices import CAPTURING, current_gpu
+from mmrl.compute.cuda_graphs import Capture, CudaCapture, places
 from mmrl.policies.vlm import attention
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.rollout.generate.rooms import Memory, Room, tokens_of
-
-WARM_UPS = 2
-"""Steps before a capture: libraries make what they keep at the first ones, which no capture allows."""
-Replay = Callable[[], torch.Tensor]
-"""Does a step again; returns its logits [N, V], at the same address each time."""
-Capture = Callable[[Callable[[], torch.Tensor], Callable[[], None]], Replay]
-"""(a step, a function that takes back what a step leaves behind) -> its replay. Nothing is left of the steps that it takes."""
-
-
-class CudaCapture:
-    """Captures with `torch.cuda.CUDAGraph`. The graphs share a memory pool: each is replayed when no other's logits are used."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.device, self.stream = device, _stream(device)
-        self.pool = torch.cuda.graph_pool_handle()
-        self.alive = weakref.WeakSet[Any]()
-        """The graphs of this pool."""
-
-    def __call__(self, step: Callable[[], torch.Tensor], rewind: Callable[[], None]) -> Replay:
-        with current_gpu(self.device), CAPTURING:
-            own = torch.cuda.current_stream()
-            try:
-                logits_NV, graph = self._captured(step, rewind, own)
-            finally:
-                torch.cuda.set_stream(own)  # a capture that fails leaves its own
-
-        def replay() -> torch.Tensor:
-            graph.replay()
-            return logits_NV
-
-        return replay
-
-    def _captured(self, step: Callable[[], torch.Tensor], rewind: Callable[[], None], own: Any) -> tuple[torch.Tensor, Any]:
-        self.stream.wait_stream(own)
-        try:
-            with torch.cuda.stream(self.stream):  # the capture's own: cuBLAS has a handle for each stream
-                for _ in range(WARM_UPS):
-                    step()
-                    rewind()
-        finally:
-            own.wait_stream(self.stream)
-        if not self.alive:  # a pool whose last graph is gone takes no other as long as a tensor of it is held
-            self.pool = torch.cuda.graph_pool_handle()
-        graph = torch.cuda.CUDAGraph()
-        # a learner's thread may allocate memory meanwhile
-        with torch.cuda.graph(graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"):
-            logits_NV = step()
-        self.alive.add(graph)
-        return logits_NV, graph
-
-
-@functools.cache
-def _stream(device: torch.device) -> Any:
-    """The stream of all captures on a device: cuBLAS keeps memory for each stream that it was used on."""
-    return torch.cuda.Stream(device)
 
 
 class DecodeGraphs:
@@ -98,7 +42,7 @@ class DecodeGraphs:
         """Free the memory of all rooms and graphs."""
         self.memory = Memory()
         self.rooms: dict[tuple[int, int], Room] = {}
-        self.replays: dict[tuple[int, int], Replay] = {}
+        self.replays: dict[tuple[int, int], Callable[[], torch.Tensor]] = {}
         self._capture: Capture | None = None
         self._weights: tuple[Any, ...] = ()
 
@@ -183,7 +127,7 @@ class DecodeGraphs:
 
     def _look_at_weights(self) -> None:
         """Drop the graphs if a weight lies elsewhere than when they were captured."""
-        now = places(self.policy)
+        now = (*places(self.policy.model), self.policy.family.capabilities)
         if now != self._weights:
             self.replays.clear()
             self._weights = now
@@ -195,11 +139,3 @@ def graphs_for(policy: VLM, batch_size: int) -> DecodeGraphs | None:
         warnings.warn(f"generate.cuda_graphs needs a GPU, and the sampler is on {policy.device}: nothing changes", stacklevel=2)
         return None
     return DecodeGraphs(policy, batch_size)
-
-
-def places(policy: VLM) -> tuple[Any, ...]:
-    """Where the weights lie, and what else decides which kernels a step starts."""
-    model = policy.model
-    tensors = [*model.parameters(), *model.buffers()]
-    switches = [(m.disable_adapters, tuple(m.merged_adapters)) for m in model.modules() if hasattr(m, "merged_adapters")]
-    return tuple(t.data_ptr() for t in tensors), tuple(switches), policy.family.capabilities
