@@ -81,5 +81,6 @@ def _stream(device: torch.device) -> Any:
 def places(model: nn.Module) -> tuple[Any, ...]:
     """Where a model's weights lie, and which of its adapters are on: a replay reads where it read when it was captured."""
     tensors = [*model.parameters(), *model.buffers()]
-    switches = [(m.disable_adapters, tuple(m.merged_adapters)) for m in model.modules() if hasattr(m, "merged_adapters")]
+    adapters: list[Any] = [m for m in model.modules() if hasattr(m, "merged_adapters")]
+    switches = [(m.disable_adapters, tuple(m.merged_adapters)) for m in adapters]
     return tuple(t.data_ptr() for t in tensors), tuple(switches)

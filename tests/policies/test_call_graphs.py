@@ -1,4 +1,4 @@
-"""Calls of policies that act, by captured graphs: equal to calls without, whatever is given, however often, with whichever weights."""
+"""Calls of policies that act, by captured graphs: they equal calls without, whatever is given and whichever the weights."""
 
 import copy
 import warnings
