@@ -44,6 +44,9 @@ def main() -> None:
     parser.add_argument("--verbose", action="store_true")
     parser.add_argument("--together", action="store_true")
     asked = parser.parse_args()
+    names = [name for name in BOMBS if re.search(asked.only, name)]
+    if not names:
+        parser.error(f"--only {asked.only} matches no case; they are: {', '.join(BOMBS)}")
     if asked.together:
         with tempfile.TemporaryDirectory() as temporary:
             runs = all_bombed(Path(temporary) / "runs")
@@ -54,14 +57,13 @@ def main() -> None:
         )
         return
     worst: dict[str, dict[str, Any]] = {kind: {"peak_mb": 0, "seconds": 0.0} for kind in ("report", "board")}
-    cases, over = 0, {}
+    over = {}
     with tempfile.TemporaryDirectory() as temporary:
-        for name in (name for name in BOMBS if re.search(asked.only, name)):
+        for name in names:
             folder = Path(temporary) / "case"
             run = bombed(folder / "runs", name)
             report, board = bounds.report(run), bounds.board(run.parent, run.name)
             shutil.rmtree(folder)
-            cases += 1
             for kind, cost in (("report", report), ("board", board)):
                 for key, value in (("peak_mb", round(cost.peak_mb)), ("seconds", round(cost.seconds, 1))):
                     if value > worst[kind][key]:
@@ -71,7 +73,7 @@ def main() -> None:
             if wrong := faults(report, board):
                 over[name] = wrong
     total = {key: max(worst[kind][key] for kind in worst) for key in ("peak_mb", "seconds")}
-    print(json.dumps({"cases": cases, **total, **worst, "over": over}))
+    print(json.dumps({"cases": len(names), **total, **worst, "over": over}))
 
 
 if __name__ == "__main__":

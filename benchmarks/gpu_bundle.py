@@ -37,7 +37,7 @@ BROUGHT = (
     *("rich", "markdown-it-py", "mdurl", "Pygments"),
     *("num2words", "math-verify", "latex2sympy2-extended", "antlr4-python3-runtime", "psutil"),
     *("trl==1.16.0", "accelerate", "datasets", "dill", "multiprocess", "xxhash"),
-    *("levenshtein", "rapidfuzz"),
+    *("levenshtein", "rapidfuzz", "json-repair"),
     "bitsandbytes",
 )
 """What mmrl, the plugins of `PLUGINS` and TRL need beyond `GIVEN`."""

@@ -115,10 +115,10 @@ PARTS = (
         limit=150,
         command=_sized(
             "vla_gpu.py",
-            "--size 7b --steps 1 --episode 10 --no-profile",
-            "--size tiny --environments 4 --episode 2 --steps 1 --pixels 56",
+            "--size 7b --steps 1 --episode 10 --no-profile --graphs",
+            "--size tiny --environments 4 --episode 2 --steps 1 --pixels 56 --graphs",
         ),
-        keys=("steps_per_s", "collect_steps_per_s", "collect_s", "update_s", "policy_idle_share", "logprob_gap", *ROOM),
+        keys=("steps_per_s", "collect_steps_per_s", "collect_s", "update_s", "policy_idle_share", "logprob_gap", "graphs", *ROOM),
         aim="50 environment steps a second",
     ),
     Part(

@@ -87,19 +87,20 @@ def checkpoint(runs: Path, name: str) -> Path:
 
 
 def figures(task: str, warm: Run, after: Sequence[Run]) -> dict[str, Any]:
-    """Held-out values, with Student's 95% interval of the gain over the seeds."""
+    """Held-out values, with Student's 95% interval of the gain over the seeds (`low` and `high` are None for a single one)."""
     from mmrl.api.statistics import mean_interval
 
     before, values = warm.last(task)["value"], [run.last(task)["value"] for run in after]
-    low, high = mean_interval([value - before for value in values])
+    interval = mean_interval([value - before for value in values])
+    low, high = (round(bound, 4) if math.isfinite(bound) else None for bound in interval)
     return {
         "n": warm.last(task)["n"],
         "warm_start": round(before, 4),
         "after": round(statistics.fmean(values), 4),
         "seeds": [round(value, 4) for value in values],
         "gain": round(statistics.fmean(values) - before, 4),
-        "low": round(low, 4),
-        "high": round(high, 4),
+        "low": low,
+        "high": high,
         "warm_s": warm.wall_s,
         "rl_s": [run.wall_s for run in after],
     }

@@ -23,7 +23,7 @@ from mmrl import SimulatorSpec
 from mmrl.api.simulators.types import ActionSpec, Observation, Simulation, Transition
 from mmrl.api.types import Prompt
 from mmrl.config.sections import PolicyConfig, SimulateConfig
-from mmrl.policies.acting.base import ActionSample
+from mmrl.policies.acting.action_sample import ActionSample
 from mmrl.policies.acting.vla import VLA
 from mmrl.rollout.generate.sampling import SamplingParams
 from mmrl.rollout.simulators.lane import Lane

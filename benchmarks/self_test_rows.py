@@ -16,20 +16,17 @@ import tempfile
 from collections.abc import Callable
 from fnmatch import fnmatchcase
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from mmrl.api.errors import UserError
-from mmrl.api.types import Prompt, user_message
 from mmrl.config.load import parse_config
 from mmrl.config.sections import PolicyConfig, RunConfig
 from mmrl.policies.batches import Credit
 from mmrl.policies.vlm import tiny
 from mmrl.policies.vlm.vlm import VLM
-from mmrl.rollout.generate.decode_graphs import DecodeGraphs
 from mmrl.rollout.generate.local import LocalGenerator
 from mmrl.rollout.generate.sampling import SamplingParams
 from mmrl.train.smoke import smoke
@@ -38,10 +35,10 @@ from mmrl.train.update.packer import PackOptions, packer_of
 from packing import group_of, update
 from same_figures import CLOCK
 from self_test_device import DEVICE, Measured
+from self_test_sampling import LOGPROBS, SAMPLING, SUPPORT
 
-SUPPORT = Path(__file__).parents[1] / "tests" / "support"
-LOGPROBS, GRADIENT, STEP = 1e-4, 1e-3, 2e-3
-"""Allowed in float32: of a log-probability in nats, of the gradient's norm and of a metric of the first step relatively."""
+GRADIENT, STEP = 1e-3, 2e-3
+"""Allowed in float32: of the gradient's norm and of a metric of the first step, relatively."""
 SMALL = 1e-2
 """Metrics below this are compared by their difference over it."""
 GROUP = 4
@@ -61,66 +58,6 @@ class Silent:
     def say(self, text: str) -> None: ...
 
     def stopping(self) -> None: ...
-
-
-# -- the sampler -----------------------------------------------------------------------------------------------------------------
-
-
-def padded(device: str) -> Measured:
-    """Two prompts of different lengths, read together and each by itself: the log-probabilities of what follows. The heads of the
-    model are 128 wide, as most models' are."""
-    from mmrl.compute.devices import prepare_device
-
-    found: Measured = {}
-    for dtype, allowed in (("float32", LOGPROBS), ("bfloat16", 3e-2)):
-        prepare_device(device, dtype)
-        policy = VLM(PolicyConfig(model="tiny:qwen2_5_vl:hidden=512,layers=2", dtype=dtype), device=device)  # type: ignore[arg-type]
-        inputs = [policy.encode(prompt_of(words)) for words in (0, 30)]
-        sampler = LocalGenerator(policy)
-        first = [sampler.first([one])[0] for one in inputs]
-        alone = torch.stack(first)
-        apart = (sampler.first(inputs) - alone)[alone.isfinite()].abs()  # ids that are never sampled have -inf
-        found[f"{dtype} first token"] = (float(apart.mean()), allowed / 10)
-        found[f"{dtype} pads"] = (0.0 if policy.family.pads_prompts else 1.0, 0.0)
-    return found
-
-
-def graphs(device: str) -> Measured:
-    """Decoding by CUDA graphs against decoding without: the log-probabilities of tokens that follow the same ones, before and
-    after weights are changed in place and put elsewhere; 1 if nothing was captured. On a CPU rooms without graphs."""
-    from mmrl.compute.devices import prepare_device
-
-    found: Measured = {}
-    for dtype, allowed in (("float32", LOGPROBS), ("bfloat16", 3e-2)):
-        prepare_device(device, dtype)
-        policy = VLM(PolicyConfig(model="tiny:qwen2_5_vl:hidden=512,layers=2", dtype=dtype), device=device)  # type: ignore[arg-type]
-        inputs, sampler = [policy.encode(prompt_of(words)) for words in (0, 30)], LocalGenerator(policy, 8)
-        sampler.graphs = DecodeGraphs(policy, 8)
-        sampler.graphs.failure = "" if device != "cpu" else "a CPU has none"
-        head = policy.model.get_output_embeddings()
-        for what in ("", ", weights in place", ", weights elsewhere"):
-            with torch.no_grad():
-                head.weight.mul_(1.0 if not what else 1.5)
-            if what.endswith("elsewhere"):
-                head.weight = torch.nn.Parameter(head.weight.detach().clone())
-            sampling = SamplingParams(max_tokens=100, temperature=1.0, seed=3)
-            pairs = [LocalGenerator(policy, 8).generate(inputs, 4, sampling), sampler.generate(inputs, 4, sampling)]
-            apart: list[float] = []
-            for one, other in zip(*(chain(*groups) for groups in pairs), strict=True):
-                same = [a == b for a, b in zip(one.token_ids, other.token_ids, strict=False)]
-                until = [*same, False].index(False)
-                apart += [abs(a - b) for a, b in zip(one.logprobs[:until], other.logprobs[:until], strict=True)]
-            found[f"{dtype}{what}"] = (sum(apart) / max(1, len(apart)), allowed / 10)
-            found[f"{dtype}{what}, equal tokens"] = (float(len(apart)), math.inf)
-        lacking = device != "cpu" and (sampler.graphs.failure or sampler.graphs.unfit or not sampler.graphs.captured)
-        found[f"{dtype} without graphs"] = (float(bool(lacking)), 0.0)
-    return found
-
-
-def prompt_of(words: int) -> Prompt:
-    from PIL import Image
-
-    return Prompt(messages=[user_message("What is it?" + " x" * words, Image.new("RGB", (64, 64), (90, 140, 40)))])
 
 
 # -- families -------------------------------------------------------------------------------------------------------------------
@@ -386,11 +323,11 @@ RUNS: dict[str, Callable[[str], Measured]] = {
     "losses of the whole batch": _stages({**GRPO, "algorithm": "clip-cov", "minibatches": 2}),
     "losses of whole groups": _stages({**GRPO, "algorithm": "real", "minibatches": 2}),
     "self-play": self_play,
+    "IQL": _stages({**MEMORY, "iql": {}, "offline_steps": 1, "offline_updates": 3}, policy=SQUASHED, tasks=[TABLE]),
     "PA-RL": _stages({**MEMORY, "improve": {"candidates": 4, "keep": 2, "steps": 2}}, policy=SQUASHED, tasks=[TABLE]),
 }
 FAMILIES = {f"family {name}": partial(family, name) for name in tiny.FAMILIES} | {"family mllama": mllama}
-SAMPLER = {"padded prompts": padded, "graphs": graphs}
-ROWS: dict[str, Callable[[str], Measured]] = {**DEVICE, **SAMPLER, **RUNS, **FAMILIES}
+ROWS: dict[str, Callable[[str], Measured]] = {**DEVICE, **SAMPLING, **RUNS, **FAMILIES}
 
 
 def prepare() -> None:

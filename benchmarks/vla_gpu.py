@@ -2,7 +2,7 @@
 part.
 
     python benchmarks/vla_gpu.py [--size 3b|7b|tiny] [--environments 64] [--episode 20] [--decoding one-by-one|parallel]
-        [--chunk 1] [--pixels 224] [--steps 3] [--lanes 1] [--checkpointing] [--no-profile] [--streams] [--compile]
+        [--chunk 1] [--pixels 224] [--steps 3] [--lanes 1] [--checkpointing] [--no-profile] [--streams] [--graphs] [--compile]
 
 LoRA of rank 32 in all parts, the embedded table as the simulator, one episode per environment and step, an update of 32
 mini-batches, without gradient checkpointing. If memory runs out, that is switched on, then the calls of a forward pass
@@ -12,8 +12,10 @@ one JSON object.
 
 `--streams` then times episodes alone, in turn: in one lane, in two with simulator and policy on one CUDA stream, and in two with
 a stream of its own for the policy (`streams`: environment steps per second of each, and how many times the second the last is).
-`--compile` then runs updates on the same episodes without and with `train.compile`, in turn: an update of so short rows starts
-kernels for longer than they compute (README.md).
+`--graphs` then times the same episodes without and with `generate.cuda_graphs`, in turn (`graphs`: seconds of each in the last
+round, how many times as fast; captures, and why nothing was captured, if so; share of equal actions; greatest difference of a
+log-probability in the first calls). What follows acts by graphs. `--compile` then runs updates on the same episodes without and
+with `train.compile`, in turn: an update of so short rows starts kernels for longer than they compute (README.md).
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import argparse
 import functools
 import json
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -34,6 +37,7 @@ from mmrl.algorithms.signals import Signals
 from mmrl.api.simulators.types import Simulation
 from mmrl.api.types import Prompt, Score
 from mmrl.config.sections import CriticConfig, LoraConfig, PolicyConfig, RlStage, SimulateConfig, TrainConfig
+from mmrl.policies.acting.call_graphs import CallGraphs
 from mmrl.policies.acting.vla import VLA
 from mmrl.policies.critic import Critic
 from mmrl.rollout.generate.sampling import SamplingParams
@@ -143,6 +147,8 @@ def measured(args: argparse.Namespace, found: dict[str, Any]) -> None:
         keep(found)
     if args.streams:
         streams(step, found)
+    if args.graphs:
+        graphs(step, found)
     if args.compile:
         episodes = step.collect(0)
         found["compile"] = compiled(step.policy.vlm, step.learner, lambda: step.update(episodes, 0))
@@ -169,6 +175,29 @@ def streams(step: Step, found: dict[str, Any], runs: int = 2) -> None:
     step.collector = before
 
 
+def graphs(step: Step, found: dict[str, Any], rounds: int = 4) -> None:
+    """Adds episodes without CUDA graphs and with them to `found`. Each round plays the same ones, and the first ones capture."""
+    made = CallGraphs(step.policy.model, step.policy.device)
+    for number in range(rounds):
+        seconds, played = {}, {}
+        for name in ("without", "with"):
+            step.policy.graphs = made if name == "with" else None
+            played[name], seconds[name] = clock(step.policy, functools.partial(step.collect, 2000))
+            print(f"episodes {name} graphs: {seconds[name]:.3f} s", file=sys.stderr, flush=True)
+        pairs = [(one.data, other.data) for one, other in zip(played["without"], played["with"], strict=True)]
+        first = [(one.logprobs_TKC[0], other.logprobs_TKC[0]) for one, other in pairs]  # later ones may see other states
+        found["graphs"] = {
+            "rounds": number + 1,
+            "seconds": {name: round(one, 4) for name, one in seconds.items()},
+            "times": round(seconds["without"] / seconds["with"], 3),
+            "captures": made.captured,
+            "failure": made.failure,
+            "same_actions": round(statistics.mean(float((a.choices == b.choices).float().mean()) for a, b in pairs), 4),
+            "logprob_gap": round(max(float((a - b).abs().max()) for a, b in first), 6),
+        }
+        keep(found)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", choices=SIZES, default="7b")
@@ -177,6 +206,7 @@ def main() -> None:
     parser.add_argument("--checkpointing", action="store_true", help="compute activations again in the backward pass")
     parser.add_argument("--no-profile", action="store_true", help="leave out the costliest kernels")
     parser.add_argument("--streams", action="store_true", help="time episodes with and without a stream of the policy's own")
+    parser.add_argument("--graphs", action="store_true", help="time episodes without and with CUDA graphs")
     parser.add_argument("--compile", action="store_true", help="time updates without and with compiled layers")
     for name, default in dict(
         environments=64, episode=20, chunk=1, pixels=224, steps=3, lanes=1, minibatches=32, calls=32

@@ -7,6 +7,9 @@ from types import MappingProxyType
 
 import torch
 
+MOST = 20.0
+"""Nats up to which `k3` counts how much likelier a token is under the reference model."""
+
 
 def k1(logprobs_L: torch.Tensor, reference_L: torch.Tensor) -> torch.Tensor:
     """log p - log q of each sampled token: unbiased, often negative (Schulman, Approximating KL Divergence).
@@ -29,9 +32,10 @@ def k3(logprobs_L: torch.Tensor, reference_L: torch.Tensor) -> torch.Tensor:
     """q/p - 1 - log(q/p) of each sampled token: unbiased and never negative (Schulman, Approximating KL Divergence).
 
     GRPO's penalty (Shao et al., DeepSeekMath, equation 4). Its value estimates KL(policy || reference), its expected gradient is
-    that of KL(reference || policy). Arguments and result: float [L].
+    that of KL(reference || policy). log(q/p) counts up to 20, as in verl, since its exponential would overflow: beyond there is
+    no gradient. Arguments and result: float [L].
     """
-    log_ratio_L = reference_L - logprobs_L
+    log_ratio_L = (reference_L - logprobs_L).clamp_max(MOST)
     return log_ratio_L.exp() - 1 - log_ratio_L
 
 

@@ -170,7 +170,7 @@ def clipped_weight(inputs: LossInputs, *, clip_low: float = 1.0, clip_high: floa
 
     Returns (loss_L, clipped_L): clipped_L is 1.0 where the weight is at a bound.
     """
-    ratio_L = (inputs.logprobs_L - inputs.old_logprobs_L).detach().exp()
+    ratio_L = finite_ratio((inputs.logprobs_L - inputs.old_logprobs_L).detach())
     weight_L = ratio_L.clamp(1 - clip_low, 1 + clip_high)
     return -weight_L * inputs.advantages_L * inputs.logprobs_L, (weight_L != ratio_L).float()
 

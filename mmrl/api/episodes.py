@@ -288,7 +288,7 @@ class Trajectory(Rollout):
 
     @property
     def messages(self) -> Sequence[Message]:
-        return [user_message(self.data.instruction)] if self.data else []
+        return [user_message(self.data.script)] if self.data else []
 
     @property
     def summary(self) -> str:

@@ -77,6 +77,12 @@ class Task:
         simulator's expert demonstrates. Raise UserError for data that can't be used: the prompt is left out and counted."""
         return None
 
+    def recorded_episodes(self, most: int) -> Iterable[Demonstration]:
+        """Whole episodes with what was paid (`rewards_T`), at most so many, in a task that acts in a simulator and has its own
+        data: a stage that learns from a memory reads them with `offline = "recorded"`. By default none. Raise UserError for data
+        that can't be used."""
+        return ()
+
     def hint(self, prompt: Prompt, share: float) -> str:
         """A hint for this prompt: by default the first `share` (0 to 1) of its gold completion's words."""
         words = self.gold(prompt).split()
@@ -108,6 +114,12 @@ class Task:
         """Overlays on the prompt's images of a whole episode, such as where the policy looked in each of its turns; by default
         those of its last completion."""
         return self.overlays(rollout.prompt, rollout.completion)
+
+    @property
+    def scored_by(self) -> str:
+        """Id of the verifier that scores what the task's options ask for, where those of its spec don't: previews take it, and
+        programs that name none. By default empty: the spec's."""
+        return ""
 
     def check_verifiers(self, verifiers: Collection[str]) -> None:
         """Raise UserError for options with which the task asks for what these verifiers don't score, before a run starts.

@@ -60,7 +60,6 @@ MOVED = {
     "mmrl.errors:WorldLost": "mmrl.api.errors:EnvironmentFailed",
     "mmrl.evaluate": "mmrl.evaluation.evaluator",
     "mmrl.evaluate:Evaluation": "mmrl.evaluation.results",
-    "mmrl.evaluate:HELD": "mmrl.evaluation.results",
     "mmrl.evaluate:Item": "mmrl.evaluation.results:PromptResult",
     "mmrl.evaluate:SAID": "mmrl.evaluation.results",
     "mmrl.evaluate:interval_of": "mmrl.evaluation.results:confidence_interval",

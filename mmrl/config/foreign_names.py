@@ -69,7 +69,7 @@ NAMES: Names = {
         "geo_mean": 'algorithm = "gmpo"',
         "dppo_tv": 'algorithm = "divergence-ppo"',
         "dppo_kl": 'algorithm = "divergence-ppo", settings = {divergence = "kl"}',
-        "bypass_mode": "",
+        "bypass_mode": 'ratio_to = "sampler"',
     },
     "EasyR1": _ADVANTAGES
     | {
@@ -96,6 +96,7 @@ NAMES: Names = {
         "actor_critic": 'algorithm = "ppo"',
         "decoupled_actor_critic": 'algorithm = "ppo", importance_sampling = "mask"',
         "embodied_sac": 'kind = "off-policy"',
+        "offline_iql": 'kind = "off-policy", iql = {}',
     },
     "Stable-Baselines3": {
         "SAC": 'kind = "off-policy"',

@@ -31,8 +31,9 @@ class GenerateConfig(Section):
     batch_size: Positive = 256
     """Number of completions sampled at once, and of environments used at once; a group is never split, even if it is larger."""
     cuda_graphs: bool = False
-    """Start all kernels of a token at once, with `compute.sampler = "local"` on a GPU: faster where starting them takes longer
-    than running them. Needs room for keys and values of half as many tokens again."""
+    """On a GPU, start all kernels of a token at once with `compute.sampler = "local"`, or of a policy that acts those of a call's
+    flow or action tokens: faster where starting them takes longer than running them. A sampler needs room for keys and values of
+    half as many tokens again, a policy that acts for a second copy of what its pictures and text leave."""
 
     def smaller(self) -> GenerateConfig:
         return self.at_most(max_tokens=16, max_turns=4)

@@ -13,6 +13,8 @@ from mmrl.config.values import Count, Limit, Positive, Rate, Real, Section, Shar
 
 EXPERT_EPISODES = "expert"
 """The `offline` of a stage that stands for episodes of the simulator's own expert."""
+RECORDED_EPISODES = "recorded"
+"""The one that stands for the recorded episodes of a task with data of its own, such as `robotics/demos`."""
 OF_ENTROPY = ("backup_entropy", "target_entropy", "start_temperature")
 """Keys of the soft actor-critic alone."""
 
@@ -79,6 +81,19 @@ class Td3Config(Section):
         return self
 
 
+class IqlConfig(Section):
+    """`[stages.iql]`: IQL in place of the soft actor-critic. A network of values learns an expectile of Q over the memory's
+    actions and is the value of what follows, and the policy imitates these actions, the more the better they are. No action is
+    asked for that the memory doesn't have, so that offline data alone are enough (Kostrikov et al., arXiv 2110.06169)."""
+
+    expectile: Annotated[float, Field(gt=0, lt=1)] = 0.7
+    """Of Q over the memory's actions: 0.5 is their mean, near 1 their best."""
+    inverse_temperature: Weight = 3.0
+    """An action is imitated with the weight exp(inverse_temperature * (Q - value)); 0: all alike."""
+    max_weight: Rate = 100.0
+    """Largest weight of an action."""
+
+
 class GripperConfig(Section):
     """`[stages.gripper]`: a penalty for each action that closes an open gripper or opens a closed one, which only the gripper's
     own critic pays (Luo et al., HIL-SERL, arXiv 2410.21845). For a policy with `policy.options.gripper_choices`."""
@@ -108,6 +123,11 @@ class OffPolicyStage(Training):
     """Updates of the critics for each step of a simulator; the policy is updated once."""
     starts_after: Count = 0
     """Steps of the simulators before the first update."""
+    offline_steps: Count = 0
+    """Steps at the beginning of the stage that play nothing: each makes `offline_updates` updates from the offline data. With as
+    many as `steps` the stage learns offline alone."""
+    offline_updates: Positive = 1000
+    """Updates of the policy in such a step, and `updates` of the critics for each."""
     explore_steps: Count = 0
     """Steps at the beginning of the stage in which what is paid is the distance of a state to its fifth neighbour in the memory,
     in standard deviations; the critics then begin anew (Lee et al., PEBBLE, arXiv 2106.05091)."""
@@ -136,9 +156,10 @@ class OffPolicyStage(Training):
     """Power of the importance weights that correct `priority`."""
     offline: str = ""
     """What is learned from besides: the memory of another run, such as `runs/NAME/checkpoints/step-.../memory.safetensors`; or
-    `expert`: episodes of the simulator's own expert. Empty: nothing."""
+    `expert`: episodes of the simulator's own expert; or `recorded`: those of a task's data, such as `robotics/demos` with its
+    option `reward`. Empty: nothing."""
     offline_episodes: Positive = 100
-    """Number of the expert's episodes, with `offline = "expert"`."""
+    """Number of episodes, with `offline = "expert"` or `"recorded"`; of those that were recorded at most."""
     offline_share: Share = 0.5
     """Share of a batch that is offline, if `offline` is set."""
     # the critics
@@ -177,16 +198,27 @@ class OffPolicyStage(Training):
     """PA-RL in place of the soft actor-critic: imitate the best actions that the critics find."""
     td3: Td3Config | None = None
     """TD3 in place of the soft actor-critic."""
+    iql: IqlConfig | None = None
+    """IQL in place of the soft actor-critic."""
     gripper: GripperConfig | None = None
     """What the gripper's own critic pays for each change of the gripper."""
 
     @property
-    def by_expectile(self) -> bool:
-        """Whether the critics are IQL's."""
-        return bool(self.improve and self.improve.expectile)
+    def expectile(self) -> float:
+        """That of IQL's values; 0 where the critics aren't IQL's."""
+        if self.iql:
+            return self.iql.expectile
+        return self.improve.expectile if self.improve else 0.0
+
+    @property
+    def way(self) -> str:
+        """The key of how the policy learns, if it isn't a soft actor-critic."""
+        return next((key for key in ("improve", "td3", "iql") if getattr(self, key)), "")
 
     def smaller(self) -> OffPolicyStage:
         small = super().smaller().at_most(updates=2, starts_after=0, explore_steps=1, critics=4, subset=2)
+        if small.offline_steps:
+            small = small.at_most(offline_steps=1, offline_updates=2)
         if small.improve:
             few = small.improve.at_most(candidates=4, keep=2, steps=2, batch_size=4, warmup_steps=0)
             small = small.model_copy(update={"improve": few.model_copy(update={"updates": min(few.updates, 0.5)})})
@@ -194,7 +226,7 @@ class OffPolicyStage(Training):
             small = small.model_copy(update={"td3": small.td3.at_most(warmup_updates=2)})
         if self.interventions:  # or by chance nobody takes over in so few episodes
             small = small.model_copy(update={"interventions": 1.0})
-        return small.at_most(offline_episodes=2) if self.offline == EXPERT_EPISODES else small
+        return small.at_most(offline_episodes=2) if self.offline in (EXPERT_EPISODES, RECORDED_EPISODES) else small
 
     @model_validator(mode="after")
     def _sizes_fit_each_other(self) -> OffPolicyStage:
@@ -220,22 +252,32 @@ class OffPolicyStage(Training):
             raise ValueError(
                 "interventions: with improve.acts the critics choose in place of the policy: set improve.acts = false"
             )
-        if self.improve and self.td3:
-            raise ValueError("improve and td3 are two ways in which a policy learns: drop one of them")
-        other = "improve" if self.improve else "td3"
+        if len(ways := [key for key in ("improve", "td3", "iql") if getattr(self, key)]) > 1:
+            raise ValueError(f"{ways[0]} and {ways[1]} are two ways in which a policy learns: drop one of them")
+        way = self.way
         needs = {
-            "offline_episodes": (self.offline == EXPERT_EPISODES, f'offline = "{EXPERT_EPISODES}"'),
+            "offline_episodes": (
+                self.offline in (EXPERT_EPISODES, RECORDED_EPISODES),
+                f'offline = "{EXPERT_EPISODES}" or "{RECORDED_EPISODES}"',
+            ),
             "offline_share": (bool(self.offline or self.interventions), "offline"),
             "priority_correction": (bool(self.priority), "priority"),
             "conservative_samples": (bool(self.conservative), "conservative"),
             **{key: (bool(self.bins), "bins") for key in ("low", "high", "smoothing")},
-            **{key: (not (self.improve or self.td3), f"a soft actor-critic, and {other} is another way") for key in OF_ENTROPY},
-            **{key: (not self.by_expectile, "improve.expectile = 0") for key in ("subset", "conservative")},
+            "offline_updates": (bool(self.offline_steps), "offline_steps"),
+            **{key: (not way, f"a soft actor-critic, and {way} is another way") for key in OF_ENTROPY},
+            **{key: (not self.expectile, f"other critics than IQL's ({way})") for key in ("subset", "conservative")},
             **({"conservative": (False, "a density of actions, and td3 has none")} if self.td3 else {}),
         }
         for key, (read, of) in needs.items():
             if not read and getattr(self, key) != type(self).model_fields[key].default:  # a run folder's file has all keys
                 raise ValueError(f"{key} has no effect without {of}: set that, or drop it")
+        if self.offline_steps and not self.offline:
+            raise ValueError("offline_steps learn from offline data: set offline, or drop them")
+        if self.offline_steps and self.explore_steps:
+            raise ValueError("explore_steps are paid for what is new among played states, and offline_steps play none: drop one")
+        if self.offline_steps > self.steps:
+            raise ValueError(f"offline_steps = {self.offline_steps} of steps = {self.steps}: give at most as many as there are")
         if self.offline and not self.offline_share:
             raise ValueError("offline_share = 0 reads nothing of offline: raise it, or drop offline")
         return self

@@ -66,6 +66,11 @@ class PolicyConfig(Section):
     `eager` is slow and easy to inspect. Policies that act have short rows, and take `sdpa` unless this is `eager`."""
     trust_remote_code: bool = False
     """Run code that comes with the checkpoint. Switch it on only if you trust the code's author."""
+    chat_template_kwargs: Free = {}
+    """Variables that the model's chat template reads, such as `{enable_thinking = false}` of Qwen3.5 and Gemma 4."""
+    shown_tokens: list[str] = []
+    """Special tokens that are text of answers, such as `["<|channel>", "<channel|>"]`, between which Gemma 4 thinks, or
+    `["[THINK]", "[/THINK]"]` of Mistral: verifiers see them, and given answers may have them. Others are left out of texts."""
     frame: Literal["pixels", "model-pixels", "thousandths", "unit", "thousandths-yx", "location-tokens"] | None = None
     """Numbers in which the model writes points and boxes: pixels of the picture, or of the picture as the processor resizes it
     (`model-pixels`), thousandths or shares (`unit`) of its width and height, thousandths with y before x (`thousandths-yx`), or

@@ -16,7 +16,15 @@ from mmrl.config.condition import ConditionConfig
 from mmrl.config.experts import ExpertsConfig
 from mmrl.config.generate import GenerateConfig
 from mmrl.config.limits import Alarm, LimitsConfig
-from mmrl.config.off_policy import EXPERT_EPISODES, GripperConfig, ImproveConfig, OffPolicyStage, Td3Config
+from mmrl.config.off_policy import (
+    EXPERT_EPISODES,
+    RECORDED_EPISODES,
+    GripperConfig,
+    ImproveConfig,
+    IqlConfig,
+    OffPolicyStage,
+    Td3Config,
+)
 from mmrl.config.policy import LoraConfig, PolicyConfig, VideoConfig
 from mmrl.config.preferences import PreferenceStage
 from mmrl.config.recap import RecapStage
@@ -43,6 +51,7 @@ __all__ = [
     "EXPERT",
     "EXPERT_EPISODES",
     "PARTS",
+    "RECORDED_EPISODES",
     "STAGES",
     "Alarm",
     "ComputeConfig",
@@ -57,6 +66,7 @@ __all__ = [
     "GripperConfig",
     "ImitationConfig",
     "ImproveConfig",
+    "IqlConfig",
     "LengthConfig",
     "LimitsConfig",
     "LoraConfig",
@@ -358,11 +368,12 @@ class RunConfig(Section):
             f"{k} = {v:g}" for k, v, off in (("top_p", self.generate.top_p, 1), ("top_k", self.generate.top_k, 0)) if v != off
         ]
         for i, stage in enumerate(self.stages):
-            if filtered and isinstance(stage, RlStage) and stage.importance_sampling != "off":
-                raise ValueError(
-                    f'stages.{i}.importance_sampling = "{stage.importance_sampling}" needs the probabilities that tokens were '
-                    f'sampled with, which generate.{filtered[0]} changes: drop that key, or set importance_sampling = "off"'
-                )
+            for key, off in (("importance_sampling", "off"), ("ratio_to", "learner")):
+                if filtered and isinstance(stage, RlStage) and (found := getattr(stage, key)) != off:
+                    raise ValueError(
+                        f'stages.{i}.{key} = "{found}" needs the probabilities that tokens were sampled with, which '
+                        f'generate.{filtered[0]} changes: drop that key, or set {key} = "{off}"'
+                    )
         return self
 
     def smaller(self) -> RunConfig:

@@ -95,6 +95,12 @@ class RlStage(SampledTraining):
     off_policy_mask: Rate | None = None
     """Leave out completions with a negative advantage that the policy has left: the mean over their tokens of the sampler's
     log-probability less the current one is above this, in nats (DeepSeek-V3.2, arXiv 2512.02556); for policies that write."""
+    gap_mask: Rate | None = None
+    """Leave out completions whose probabilities before the update differ from the sampler's by more than this, in either
+    direction: the mean of their tokens' log-ratios, in nats; for policies that write."""
+    ratio_to: Literal["learner", "sampler"] = "learner"
+    """What the probability ratio of the loss divides by: the policy's probability before the step's first update, or that with
+    which the token was sampled, so that the ratio also corrects for another sampler and for older weights."""
     # the KL penalty
     kl_coef: Weight = 0.0
     """Weight of the KL penalty against the reference model; 0: no penalty."""
@@ -236,6 +242,14 @@ class RlStage(SampledTraining):
                 raise ValueError(
                     f'condition and {key} = "{getattr(self, key)}" both change the prompts that are trained on: drop one'
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _the_sampler_is_corrected_for_once(self) -> RlStage:
+        if self.ratio_to == "sampler" and self.importance_sampling != "off":
+            raise ValueError(
+                f'ratio_to = "sampler" and importance_sampling = "{self.importance_sampling}" correct for the same: drop one'
+            )
         return self
 
     @model_validator(mode="after")

@@ -182,8 +182,14 @@ class Answering:
             completion = outcome_text(cases[i * k].outcome) if acts else cases[i * k].completion
             gold = gold_with_places(self.tasks[label], prompt) if shown else ""
             item = PromptResult(id=prompt.id, value=value, values=values, answers=answers, completion=completion)
-            items.append(replace(item, prompt=shown, gold=gold))
+            items.append(replace(item, prompt=shown, gold=gold, outcome=_outcome(cases[i * k : (i + 1) * k])))
         return items
+
+
+def _outcome(cases: Sequence[Case]) -> dict[str, float]:
+    """See `PromptResult.outcome`."""
+    names = sorted({name for case in cases for name in case.outcome})
+    return {name: statistics.fmean(c.outcome[name] for c in cases if name in c.outcome) for name in names}
 
 
 def _without_episode(rollout: Rollout | None, spec: VerifierSpec) -> Rollout | None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from mmrl.api.errors import UserError
 from mmrl.evaluation.paired_tests import PairedDifference, paired_difference
-from mmrl.evaluation.results import confidence_interval, known_sets, range_of
+from mmrl.evaluation.results import confidence_interval, known_sets, outcome_interval, range_of
 from mmrl.run_folder.excerpt import read_excerpt
 from mmrl.run_folder.reader import item_files, read_items
 from mmrl.run_folder.writer import MAY_CHANGE, RunFolder, with_defaults
@@ -64,6 +64,19 @@ class SeedGroup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OutcomeComparison:
+    """The comparison of what came of episodes, on the compared prompts of which every run has it."""
+
+    name: str
+    """Such as a part of the simulator."""
+    n: int
+    values: tuple[tuple[float, float, float], ...]
+    """(mean, bounds of its 95% interval) of each run, see `outcome_interval`."""
+    paired: PairedDifference | None
+    """See `Comparison.paired`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """The comparison of one task, on the prompts that have a score in every run."""
 
@@ -78,6 +91,8 @@ class Comparison:
     """The second run's values minus the first's; None unless there are two runs."""
     groups: tuple[SeedGroup, ...]
     """Groups of runs; empty for two runs."""
+    outcomes: tuple[OutcomeComparison, ...] = ()
+    """Of a task that acts, without the one that the verifier's values are."""
 
 
 # -- reading ------------------------------------------------------------------------------------------------------------
@@ -169,7 +184,7 @@ def _task(measured: Sequence[EvaluatedRun], task: str, tables: Sequence[dict[str
             "evaluate.num_prompts"
         )
     values = [[float(table[id]["value"]) for id in ids] for table in tables]
-    sets = next((found for table in tables if (found := known_sets(table[id].get("set") for id in ids))), None)
+    sets = _sets(tables, ids)
     first = tables[0][ids[0]]
     every = [v for of_run in values for v in of_run]
     binary = all(v in (0.0, 1.0, None) for table in tables for id in ids for v in table[id]["values"])
@@ -185,7 +200,30 @@ def _task(measured: Sequence[EvaluatedRun], task: str, tables: Sequence[dict[str
         groups=tuple(_group(measured, runs, [statistics.fmean(values[i]) for i in runs], bounds) for runs in _grouped(measured))
         if len(values) > 2
         else (),
+        outcomes=tuple(_outcomes(tables, ids)),
     )
+
+
+def _outcomes(tables: Sequence[dict[str, dict[str, Any]]], ids: Sequence[str]) -> Iterator[OutcomeComparison]:
+    """tables: of each run, id -> row."""
+    for name in sorted({name for id in ids for name in tables[0][id].get("outcome", {})}):
+        own = [id for id in ids if all(name in table[id].get("outcome", {}) for table in tables)]
+        values = [[float(table[id]["outcome"][name]) for id in own] for table in tables]
+        if not own or (own == [*ids] and values == [[float(table[id]["value"]) for id in own] for table in tables]):
+            continue
+        sets = _sets(tables, own)
+        every = [value for of_run in values for value in of_run]
+        yield OutcomeComparison(
+            name=name,
+            n=len(own),
+            values=tuple((statistics.fmean(v), *outcome_interval(name, v, sets, every)) for v in values),
+            paired=paired_difference(values[0], values[1], sets) if len(values) == 2 else None,
+        )
+
+
+def _sets(tables: Sequence[dict[str, dict[str, Any]]], ids: Sequence[str]) -> list[int] | None:
+    """The set of each of these prompts, by the first run that has them."""
+    return next((found for table in tables if (found := known_sets(table[id].get("set") for id in ids))), None)
 
 
 def _range(verifier: str, values: Sequence[float]) -> tuple[float, float]:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal
 
 from mmrl.api.errors import PluginError, plugin_errors
-from mmrl.api.types import Case, Prompt, Score
+from mmrl.api.types import Prompt, Score
 from mmrl.evaluation.answers import Answering, Evaluated
 from mmrl.evaluation.probes.table import probes_of
 from mmrl.evaluation.results import (
-    HELD,
     Evaluation,
-    confidence_interval,
     figure_of,
+    known_sets,
     mean_parts,
+    outcome_interval,
     parts_by_prompt,
     pass_at_k_metrics,
 )
@@ -54,11 +54,14 @@ class Evaluator(Answering):
         extra["truncated_share"] = sum(c.status.is_truncated for c in cases) / len(cases)
         extra["failed"] = float(sum(s.failed for s in scores))
         extra |= {"left_out": float(len(left_out))} if left_out else {}
-        outcomes = self._outcomes(cases)
-        extra |= {name: statistics.fmean(values) for name, values in outcomes.items()}
+        intervals: dict[str, tuple[float, float]] = {}
+        for name in sorted({name for item in items for name in item.outcome}):
+            have = [item for item in items if name in item.outcome]
+            values = [item.outcome[name] for item in have]
+            extra[f"episode/{name}"] = statistics.fmean(values)
+            intervals[f"episode/{name}"] = outcome_interval(name, values, known_sets(item.set for item in have))
         if settings.num_samples > 1:
             extra |= pass_at_k_metrics(items, spec)
-        intervals = {name: confidence_interval(outcomes[name]) for name in HELD if name in outcomes}
         for probe in self.probes:
             probed = probe(self, label, plain, observer)
             extra |= probed.extra
@@ -72,14 +75,6 @@ class Evaluator(Answering):
             episodes=watched.rows,
             left_out=tuple(left_out[known:]),
         ), scores
-
-    def _outcomes(self, cases: Sequence[Case]) -> dict[str, list[float]]:
-        """`episode/NAME` -> mean outcome of each prompt's episodes in a simulator; empty without a simulator."""
-        k = self.config.evaluate.num_samples
-        by_prompt = [cases[i : i + k] for i in range(0, len(cases), k)]
-        names = sorted({name for case in cases for name in case.outcome})
-        known = {n: [[c.outcome[n] for c in own if n in c.outcome] for own in by_prompt] for n in names}
-        return {f"episode/{n}": [statistics.fmean(values) for values in prompts if values] for n, prompts in known.items()}
 
     def _summarised(self, label: str, method: Literal["summarise", "summarise_parts"], given: Any) -> dict[str, float]:
         """The figures that a method of the task makes of its own argument."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -16,10 +16,8 @@ from mmrl.evaluation.paired_tests import EQUAL
 from mmrl.run_folder.figures import has_scale, metric_name
 from mmrl.run_folder.files import to_json_value
 
-HELD = ("episode/success", "episode/success_at_end")
-"""Outcomes of an episode in a simulator that are 0 or 1."""
-
-
+SUMS = ("return", "steps")
+"""Outcomes of an episode that are no shares."""
 SAID = 2000
 """Maximal characters of a completion in the rows of held-out prompts."""
 
@@ -44,6 +42,8 @@ class PromptResult:
     """The gold completion of such a prompt, if its answer `has_places`."""
     set: int | None = None
     """The number of the prompt's set, in a task with `prompt_sets`."""
+    outcome: Mapping[str, float] = field(default_factory=dict)
+    """Name -> its mean over the prompt's episodes that have it; empty where nothing is played."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,8 +73,8 @@ class Evaluation:
     `pass_at_k_metrics`; with `evaluate.blank_images`, `blank`: the value with blank images, if the task has any; likewise
     `shuffled`, `sparse_to_dense` and `steered`, with further figures."""
     intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """Key of `extra` -> bounds of its 95% interval: `episode/success` and `episode/success_at_end` of a task that acts, `steered`
-    and `steered/gain` of steered answers."""
+    """Key of `extra` -> bounds of its 95% interval: `episode/NAME` of a task that acts, see `outcome_interval`; `steered` and
+    `steered/gain` of steered answers."""
     samples: int = 1
     """Answers per prompt, or episodes per start."""
     temperature: float = 0.0
@@ -102,6 +102,7 @@ class Evaluation:
             | ({"answer": i.prompt.answer, "messages": i.prompt.messages} if i.prompt else {})
             | ({"gold": i.gold} if i.gold else {})
             | ({"set": i.set} if i.set is not None else {})
+            | ({"outcome": dict(i.outcome)} if i.outcome else {})
             for i in self.items
         ]
 
@@ -188,6 +189,15 @@ def range_of(spec: VerifierSpec, values: Sequence[float]) -> tuple[float, float]
     """The range of a verifier, and of its values where they leave it; infinite for one without a scale."""
     low, high = (spec.low, spec.high) if has_scale(spec) else (-math.inf, math.inf)
     return min(low, *values), max(high, *values)
+
+
+def outcome_interval(
+    name: str, values: Sequence[float], sets: Sequence[Hashable] | None, others: Sequence[float] = ()
+) -> tuple[float, float]:
+    """The bounds of an outcome's mean over prompts. It is a share, as a part of a simulator is, unless it is one of `SUMS` or
+    leaves 0 to 1. sets: see `confidence_interval`. others: further values, with which these are compared."""
+    share = name not in SUMS and all(0 <= value <= 1 for value in (*values, *others))
+    return confidence_interval(values, *((0.0, 1.0) if share else (-math.inf, math.inf)), counted=share, sets=sets)
 
 
 def known_sets(sets: Iterable[int | None]) -> list[int] | None:

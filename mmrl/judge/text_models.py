@@ -106,8 +106,8 @@ def check_pair_classifier(model: str, *, device: str = "auto", batch_size: int =
 
 @functools.lru_cache(maxsize=4)
 def token_decoder(model: str) -> Callable[[Sequence[int]], str]:
-    """Token ids of a policy -> their text without special tokens, as `Turn.text` has it. model: the policy's folder, hub name or
-    `tiny`; its weights aren't read. Raises UserError with the key `model`."""
+    """Token ids of a policy -> their text without special tokens, as `Turn.text` has it behind what the chat template wrote of
+    the answer. model: the policy's folder, hub name or `tiny`; its weights aren't read. Raises UserError with the key `model`."""
     from mmrl.policies.vlm.loading import config_and_processor
 
     try:
@@ -116,7 +116,7 @@ def token_decoder(model: str) -> Callable[[Sequence[int]], str]:
         raise UserError(error.what, key="model") from error
 
     def decode(ids: Sequence[int]) -> str:
-        text: str = tokenizer.decode(list(ids), skip_special_tokens=True)
+        text: str = tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
         return text
 
     return decode

@@ -73,6 +73,12 @@ class Actor(nn.Module):
         chosen = mean + spread * noise
         return self.action(features_nF, chosen), self.density(chosen, noise, spread)
 
+    def logprobs(self, features_nF: torch.Tensor, actions_nA: torch.Tensor) -> torch.Tensor:
+        """[n]: log-densities of actions in [-1, 1] of its own."""
+        mean, spread = self.terms(features_nF)
+        chosen = self.chosen(actions_nA)
+        return self.density(chosen, (chosen - mean) / spread, spread)
+
 
 def _normal_density(noise: torch.Tensor, spread: torch.Tensor) -> torch.Tensor:
     return -noise.square() / 2 - spread.log() - math.log(2 * math.pi) / 2

@@ -16,6 +16,7 @@ from mmrl.api.errors import PluginError, UserError, check_path, plugin_errors
 from mmrl.api.specs import PolicySpec
 from mmrl.api.tokens import TokenKind
 from mmrl.config.sections import PolicyConfig
+from mmrl.policies.acting.base import ActingPolicy
 from mmrl.policies.acting.saved_policy import SETTINGS, check_same_kind, read_settings, saved_options
 from mmrl.policies.policy import ON_CLASS, Policy, lacking
 from mmrl.registry import plugins
@@ -105,10 +106,38 @@ def config_beneath(base: Base, config: PolicyConfig) -> PolicyConfig:
             '{kind = "pi0", model = "lerobot/pi0_libero_finetuned"}',
             key=BASE,
         )
-    target = policy_class(plugins.registry().get("policies", kind))
+    spec = plugins.registry().get("policies", kind)
+    if not spec.acts:
+        raise UserError(f"{named(base)} doesn't act in simulators: give a policy that does", key=BASE)
+    target = policy_class(spec)
     ignored = {"lora", *getattr(target, "unread", ()), *(["dtype"] if getattr(target, "float32_only", False) else [])}
     own = {name: PolicyConfig.model_fields[name].default for name in ignored}
     return config.model_copy(update={**own, "kind": kind, "model": model, "options": dict(options)})
+
+
+def check_beneath(config: PolicyConfig) -> None:
+    """Raise UserError if the base of a configuration's policy can't be loaded, as far as that is known without loading it."""
+    options = {**saved_options(Path(config.model)), **config.options}
+    if base := options.get("base"):
+        _checked_beneath(base, config)
+
+
+def policy_beneath(base: Base, config: PolicyConfig, device: str | torch.device) -> ActingPolicy:
+    """Load the frozen policy beneath one of this configuration. base: see `config_beneath`. Raises UserError if there is none."""
+    own = _checked_beneath(base, config)
+    with errors_of_base(base):
+        found = make_policy(own, device=device)
+    assert isinstance(found, ActingPolicy)
+    found.model.requires_grad_(False)
+    return found
+
+
+def _checked_beneath(base: Base, config: PolicyConfig) -> PolicyConfig:
+    """`config_beneath`, whose model was checked."""
+    own = config_beneath(base, config)
+    with errors_of_base(base):
+        policy_class(plugins.registry().get("policies", own.kind)).check(own)
+    return own
 
 
 def policy_class(spec: PolicySpec) -> Any:

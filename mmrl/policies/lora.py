@@ -105,11 +105,12 @@ def refuse_parts_without_layers(model: Any, match: Iterable[str]) -> None:
 
 
 def adapted_layers(model: torch.nn.Module, match: Sequence[str]) -> list[str]:
-    """Names of the layers that get adapters, see `target_modules`. Raises UserError if no layer matches, or none of a part."""
+    """Names of the layers that get adapters, see `target_modules`. Raises UserError if no layer matches, none of a part, or none
+    of a pattern."""
     refuse_parts_without_layers(model, match)
     found = target_modules(model, match)
-    if not found:
-        raise no_layer_to_adapt(match)
+    if missed := match if not found else [m for m in match if m not in PARTS and not target_modules(model, [m])]:
+        raise no_layer_to_adapt(missed)
     return found
 
 

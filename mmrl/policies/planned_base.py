@@ -7,11 +7,10 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from mmrl.api.errors import UserError
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.acting.planned import META, Planned
 from mmrl.policies.acting.vla_options import width_of
-from mmrl.policies.load import BASE, Base, checked_options, config_beneath, errors_of_base, named, policy_class
+from mmrl.policies.load import Base, checked_options, config_beneath, errors_of_base, policy_class
 from mmrl.policies.vlm.loading import skeleton
 from mmrl.registry import plugins
 
@@ -22,8 +21,6 @@ def planned_base(base: Base, config: PolicyConfig) -> Planned:
     own = config_beneath(base, config)
     spec = plugins.registry().get("policies", own.kind)
     made = policy_class(spec)
-    if not spec.acts:
-        raise UserError(f"{named(base)} doesn't act in simulators: give a policy that does", key=BASE)
     with errors_of_base(base):
         own = own.model_copy(update={"options": checked_options(own, spec)})
         if own.kind == "vla":
@@ -40,6 +37,7 @@ def _computed(config: PolicyConfig) -> Planned:
         model=nn.Module(),
         width=width_of(wide, dims, str(given.get("head", "tokens")), str(given.get("decoding", "parallel"))),
         chunk=chunk,
+        dims=dims,
         steps=1,
         pictures=0,
         pixels=0,

@@ -43,6 +43,8 @@ class Policy:
     """The adapters' configuration, if only adapters are trained."""
     root: Sharded | None = None
     """The root module of weights that are sharded over ranks; None if each rank holds all of them."""
+    opening: Any = ""
+    """The beginning of each answer's text that is written for the policy and not by it; see `PromptProcessor.opening`."""
     trained_whole: ClassVar[bool] = False
     """Whether it supports neither `policy.lora` nor `stages.parts`."""
 

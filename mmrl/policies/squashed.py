@@ -16,7 +16,7 @@ from mmrl.api.specs import Bounds, SimulatorSpec
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.acting.base import ActingPolicy
 from mmrl.policies.acting.guidance import Guidance
-from mmrl.policies.acting.observed import state_of
+from mmrl.policies.acting.observed import present_state_of
 from mmrl.policies.acting.options import Actions, Correction, Layer, PolicyOptions, Width
 from mmrl.policies.acting.planned import META, Planned
 from mmrl.policies.acting.randomness import CallRandomness
@@ -24,9 +24,8 @@ from mmrl.policies.acting.saved_policy import SETTINGS, read_settings
 from mmrl.policies.actors import Actor, NoisyTanh, SquashedNormal
 from mmrl.policies.batches import ActionMicroBatch
 from mmrl.policies.eyes import features_of
-from mmrl.policies.load import BASE, Base, config_beneath, errors_of_base, make_policy, named, policy_class
+from mmrl.policies.load import check_beneath, errors_of_base, policy_beneath
 from mmrl.policies.planned_base import frozen_of, planned_base
-from mmrl.registry import plugins
 
 if TYPE_CHECKING:
     from mmrl.api.interfaces import Simulator
@@ -105,7 +104,8 @@ class Squashed(ActingPolicy):
                 f"policy.options.residual corrects one action of {dims} numbers, and the base chooses {self.base.chunk} of "
                 f"{self.base.dims}: take another base, or set residual = 0"
             )
-        self.history = self.base.history if self.base else 0
+        if self.base:
+            self.history, self.history_of_steps = self.base.history, self.base.history_of_steps
         self.reads_text = self.base is not None and self.base.reads_text
         self.width = (self.base.width if self.base else 0) + state + (dims if residual else 0)
         self.begin(config, lambda: _actor_of(own, self.width), seed, source)
@@ -123,15 +123,16 @@ class Squashed(ActingPolicy):
 
     @staticmethod
     def check(config: PolicyConfig) -> None:
-        """Raise UserError for an invalid `model`, without making it."""
+        """Raise UserError for an invalid `model` or base, without making it."""
         _check_model(config.model)
+        check_beneath(config)
 
     @classmethod
     def planned(cls, config: PolicyConfig) -> Planned:
         own = cls.options_class(**config.options)
         base = planned_base(own.base, config) if own.base else None
         width = (base.width if base else 0) + own.state + (own.dims if own.residual else 0)
-        return planned_actor(lambda: _actor_of(own, width), width, base)
+        return planned_actor(lambda: _actor_of(own, width), width, base, own.dims)
 
     def settings(self) -> Mapping[str, Any]:
         found = {"kind": "squashed", "model": "mlp", "dims": self.dims, "state": self.state, "base": self.where}
@@ -141,7 +142,8 @@ class Squashed(ActingPolicy):
     def fits(self, task: str, simulator: Simulator, spec: SimulatorSpec) -> None:
         super().fits(task, simulator, spec)
         if self.base is not None:
-            self.base.fits(task, simulator, spec)
+            with errors_of_base(self.where):
+                self.base.fits(task, simulator, spec)
         action = getattr(simulator, "action", None) or spec.action
         if self.actor.gripper is not None and action is not None and action.gripper != self.dims - 1:
             has = "no gripper" if action.gripper is None else f"its gripper as number {action.gripper} of 0 to {self.dims - 1}"
@@ -156,19 +158,26 @@ class Squashed(ActingPolicy):
 
     # -- what it sees -----------------------------------------------------------------------------------------------------
 
-    @torch.no_grad()
     def remembered(self, seen: Observation, draw: CallRandomness | None = None) -> torch.Tensor:
         """float32 [n, F]: the features of observations, which a memory keeps. draw: the calls' randomness, for a base that
         begins from noise; zeros if None."""
-        seen, found = seen.on(self.device), []
+        return self.reading(seen.on(self.device), draw)
+
+    @torch.no_grad()
+    def reading(self, seen: Observation, draw: CallRandomness | None) -> torch.Tensor:
+        """`remembered`, of observations on its device."""
+        found = []
         if self.base is not None:
             if draw is None:
                 nothing_n = torch.zeros(len(seen), dtype=torch.int64, device=self.device)
                 draw = CallRandomness(seeds_n=nothing_n, calls_n=nothing_n)
-            actions_n1A, _, _, states = self.base.choose(seen, draw, 0.0)
+            if self.residual:
+                actions_n1A, _, _, states = self.base.choose(seen, draw, 0.0)
+            else:  # a flow's steps, or tokens one by one, would be for nothing
+                states = self.base.states_of(seen, draw)
             found.append(states)
         if self.state:
-            found.append(state_of(seen, self.state))
+            found.append(present_state_of(seen, self.state, self.state_moments))
         if self.base is not None and self.residual:
             found.append(self.base.simulated(actions_n1A, seen)[:, 0])
         return torch.cat([x.float() for x in found], 1)
@@ -187,7 +196,7 @@ class Squashed(ActingPolicy):
         self, seen: Observation, draw: CallRandomness, temperature: float, guidance: Guidance | None = None
     ) -> tuple[torch.Tensor, ...]:
         assert guidance is None  # it reads no text that could guide
-        features = self.remembered(seen, draw)
+        features = self.reading(seen, draw)
         mean, spread = self.actor.terms(features)
         noise = draw.normal(0, self.actor.dims) if temperature else torch.zeros_like(mean)
         spread = spread * (temperature or 1.0)
@@ -268,11 +277,8 @@ class Squashed(ActingPolicy):
         return torch.cat([features, self.remembered(last)]), actions
 
 
-def planned_actor(
-    make: Callable[[], Actor], width: int, base: Planned | None, chunk: int = 1, looks_first: bool = False
-) -> Planned:
-    """That of a perceptron on a base. width: of its features. chunk: actions of a call. looks_first: it needs the base's hidden
-    states before the base acts, so that this looks twice."""
+def planned_actor(make: Callable[[], Actor], width: int, base: Planned | None, dims: int, chunk: int = 1) -> Planned:
+    """That of a perceptron on a base. width: of its features. dims: of an action. chunk: actions of a call."""
     with META:
         actor = make()
 
@@ -280,8 +286,6 @@ def planned_actor(
         return torch.cat(actor.terms(torch.empty(rows, width, device=META)), -1)
 
     def act(rows: int, text: int) -> None:
-        if base and looks_first and base.look is not None:
-            base.look(rows, text)
         if base:
             base.call(rows, text)
         learn(rows, text, False)
@@ -292,6 +296,7 @@ def planned_actor(
         model=actor,
         width=width,
         chunk=chunk,
+        dims=dims,
         steps=1,
         pictures=base.pictures if base else 0,
         pixels=base.pixels if base else 0,
@@ -301,7 +306,6 @@ def planned_actor(
         learn=learn,
         frozen=frozen_of(base) if base else None,
         computed=base.computed if base else None,
-        looks=2 if looks_first else 1,
         reads_text=bool(base and base.reads_text),
     )
 
@@ -323,22 +327,3 @@ def _check_model(model: str) -> bool:
     if model != "mlp":
         raise UserError(f"{model!r} is no squashed policy: use mlp, or a folder with one", key="policy.model")
     return False
-
-
-def policy_beneath(base: Base, config: PolicyConfig, device: str | torch.device) -> ActingPolicy:
-    """Load the frozen policy beneath one of this configuration. base: see `config_beneath`. Raises UserError if there is none, or
-    if it sees what such a policy doesn't."""
-    own = config_beneath(base, config)
-    with errors_of_base(base):
-        policy_class(plugins.registry().get("policies", own.kind)).check(own)
-        found = make_policy(own, device=device)
-    if not isinstance(found, ActingPolicy):
-        raise UserError(f"{named(base)} doesn't act in simulators: give a policy that does", key=BASE)
-    if found.history and found.history_of_steps:
-        raise UserError(
-            f"{named(base)} sees the states of earlier steps, which this policy doesn't: give another base, or one that sees the "
-            "present alone, as a Diffusion Policy with n_obs_steps = 1 does",
-            key=BASE,
-        )
-    found.model.requires_grad_(False)
-    return found

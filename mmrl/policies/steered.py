@@ -20,14 +20,16 @@ from mmrl.api.specs import Bounds, SimulatorSpec
 from mmrl.api.tokens import TokenKind
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.acting.base import ActingPolicy
-from mmrl.policies.acting.observed import state_of
+from mmrl.policies.acting.guidance import Guidance
+from mmrl.policies.acting.look import Look
+from mmrl.policies.acting.observed import present_state_of
 from mmrl.policies.acting.options import Layer, PolicyOptions, Width
 from mmrl.policies.acting.planned import Planned
 from mmrl.policies.acting.randomness import Begun, CallRandomness
 from mmrl.policies.actors import Actor, NoisyTanh, SquashedNormal
-from mmrl.policies.load import BASE, errors_of_base, named
+from mmrl.policies.load import BASE, errors_of_base, named, policy_beneath
 from mmrl.policies.planned_base import planned_base
-from mmrl.policies.squashed import Squashed, planned_actor, policy_beneath
+from mmrl.policies.squashed import Squashed, planned_actor
 
 if TYPE_CHECKING:
     from mmrl.api.interfaces import Simulator
@@ -88,7 +90,8 @@ class Steered(Squashed):
         own = self.own = SteeredOptions(**given)
         self.device, self.state, self.residual = torch.device(device), own.state, 0.0
         self.base = policy_beneath(own.base, config, device)
-        self.dims, self.chunk, self.history = self.base.dims, self.base.chunk, self.base.history
+        self.dims, self.chunk = self.base.dims, self.base.chunk
+        self.history, self.history_of_steps = self.base.history, self.base.history_of_steps
         self.reads_text = self.base.reads_text
         self.noise_of = json.dumps([own.base, own.reach], default=str, sort_keys=True)
         self.width = self.base.width + own.state
@@ -99,7 +102,7 @@ class Steered(Squashed):
         own = SteeredOptions(**config.options)
         base = planned_base(own.base, config)
         width = base.width + own.state
-        return planned_actor(lambda: own.actor(width, base.noise_shape), width, base, base.chunk, looks_first=True)
+        return planned_actor(lambda: own.actor(width, base.noise_shape), width, base, base.dims, base.chunk)
 
     @classmethod
     def token_kind(cls, config: PolicyConfig) -> TokenKind:
@@ -121,12 +124,17 @@ class Steered(Squashed):
 
     # -- what it sees and does --------------------------------------------------------------------------------------------
 
+    def choose(
+        self, seen: Observation, draw: CallRandomness, temperature: float, guidance: Guidance | None = None
+    ) -> tuple[torch.Tensor, ...]:
+        """The base reads once, for the features and to act."""
+        return super().choose(Look.at(seen), draw, temperature, guidance)
+
     @torch.no_grad()
-    def remembered(self, seen: Observation, draw: CallRandomness | None = None) -> torch.Tensor:
-        seen = seen.on(self.device)
+    def reading(self, seen: Observation, draw: CallRandomness | None) -> torch.Tensor:
         found = [self.base.states_of(seen, draw)]
         if self.state:
-            found.append(state_of(seen, self.state))
+            found.append(present_state_of(seen, self.state, self.state_moments))
         return torch.cat([x.float() for x in found], 1)
 
     def played(self, seen: Observation, draw: CallRandomness, actions_nA: torch.Tensor) -> torch.Tensor:

@@ -24,6 +24,7 @@ from mmrl.api.errors import PluginError, UserError, did_you_mean, plugin_errors,
 from mmrl.api.interfaces import Simulator, Task
 from mmrl.api.sampling import SamplingRule
 from mmrl.api.simulators.gui import Screens
+from mmrl.api.simulators.rules import SEEN
 from mmrl.api.simulators.types import Simulation, split_parts
 from mmrl.api.specs import SimulatorSpec, Spec, TaskSpec, VerifierSpec
 from mmrl.config.foreign_names import NAMES, POLICIES, misnamed
@@ -199,7 +200,7 @@ class Registry:
             raise UserError(f"simulator {spec.id!r} has screens, for policies that write text: name one that policies can act in")
         kind, options = self.target(spec), {**spec.options, **simulation.options}
         check_options(f"simulator {spec.id!r}", kind, options, filled=FILLED["simulators"])
-        known = ("success", *spec.parts)
+        known = ("success", *spec.parts, *([SEEN] if simulation.sees_success else []))
         for part in (part for stage in simulation.stages for part in split_parts(stage)):
             if part not in known:
                 raise UserError(f"simulator {spec.id!r} has no part {part!r} for the task's stages: it has {', '.join(known)}")

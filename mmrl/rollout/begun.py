@@ -14,6 +14,7 @@ from mmrl.api.episodes import Conversation
 from mmrl.api.errors import UserError
 from mmrl.api.sampling import Continued
 from mmrl.api.types import Status, Turn
+from mmrl.policies.vlm.chat_templates import CLOSE, OPEN
 from mmrl.policies.vlm.routes import Routes
 from mmrl.rollout.generate.exchange import Stretch
 from mmrl.rollout.generate.sampling import Completion, Generator, SamplingParams
@@ -29,9 +30,29 @@ class BeginningPolicy(Protocol):
         """Inputs after the first tokens of an answer. Raises UserError if the policy can't go on with a begun answer."""
         ...
 
+    @property
+    def opening(self) -> str:
+        """What the chat template writes of each answer, before the policy's own tokens."""
+        ...
+
     def encode_completion(self, text: str) -> list[int]: ...
 
     def decode(self, ids: Sequence[int]) -> str: ...
+
+
+def answer_text(policy: BeginningPolicy, ids: Sequence[int]) -> str:
+    """The text of an answer of these tokens, with what the chat template has written of it."""
+    return f"{policy.opening}{policy.decode(ids)}"
+
+
+def demonstrated(policy: BeginningPolicy, text: str) -> Completion:
+    """A given answer as a completion. Raises UserError for one that doesn't close the thinking that the chat template opens."""
+    if policy.opening and CLOSE not in text:
+        raise UserError(
+            f"the model's chat template begins each answer with {OPEN}, and the given answer {text!r:.60} has no {CLOSE}: set "
+            "policy.chat_template_kwargs = {enable_thinking = false} if the template reads it, or write thinking into the answers"
+        )
+    return _told(policy, text)
 
 
 def go_on(
@@ -50,7 +71,8 @@ def go_on(
     rollouts, which fix their random draws. endings: for each rollout what comes in the place of what would be sampled, if not
     None. max_context: tokens of a prompt and its answer at most, 0 for any number. Raises UserError for a begun answer that fills
     it."""
-    starts = [_beginning(policy, r.turns[0], text) for r, text in zip(rollouts, begun, strict=True)]
+    own = [text.removeprefix(policy.opening) for text in begun]
+    starts = [_beginning(policy, r.turns[0], text) for r, text in zip(rollouts, own, strict=True)]
     rooms = [max(sampling.max_tokens - len(turn.token_ids), 0) if most is None else most for turn, _ in starts]
     given, numbers = endings or [None] * len(rollouts), numbers or range(len(rollouts))
     samples = [Completion(token_ids=(), logprobs=(), finished=False) if text is None else _told(policy, text) for text in given]
@@ -125,7 +147,7 @@ def _continued(
         begun,
         token_ids=ids,
         logprobs=(*begun.logprobs, *sample.logprobs),
-        text=policy.decode(ids),
+        text=answer_text(policy, ids),
         terminated=sample.finished,
         truncated=not sample.finished,
         policy_version=versions[0][0] if versions else version,

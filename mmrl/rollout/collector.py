@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -16,6 +17,7 @@ from mmrl.compute.ranks import Reduction
 from mmrl.config.compute import ComputeConfig
 from mmrl.config.sections import RunConfig
 from mmrl.policies.acting.base import ActingPolicy
+from mmrl.policies.acting.call_graphs import CallGraphs
 from mmrl.policies.critic import Critic
 from mmrl.policies.load import make_policy
 from mmrl.policies.policy import Policy
@@ -136,6 +138,8 @@ def turn_collector(config: RunConfig, tasks: Mapping[str, Task], policy: VLM) ->
 def step_collector(config: RunConfig, tasks: Mapping[str, Task], policy: ActingPolicy) -> SimulatorCollector:
     """The collector of episodes in simulators."""
     twin = acting_twin(config, policy)
+    if config.generate.cuda_graphs:
+        start_by_graphs(twin or policy)
     device = str((twin or policy).device) if config.simulate.device == "auto" else config.simulate.device
     elsewhere: Elsewhere | None = SimulatorActors(config) if config.compute.simulators == "actors" else None
     if config.compute.simulators == "processes" or config.simulate.address:
@@ -154,6 +158,20 @@ def acting_twin(config: RunConfig, policy: ActingPolicy) -> ActingPolicy | None:
     assert isinstance(twin, ActingPolicy)
     twin.model.requires_grad_(False)
     return twin
+
+
+def start_by_graphs(policy: ActingPolicy) -> None:
+    """Let a policy's calls, and those of one beneath it, start their kernels by graphs. On a CPU it only warns."""
+    if policy.device.type != "cuda":
+        told = f"generate.cuda_graphs needs a GPU, and the policy acts on {policy.device}: nothing changes"
+        warnings.warn(told, stacklevel=2)
+        return
+    both: tuple[Any, ...] = (policy, getattr(policy, "base", None))
+    found = [one for one in both if getattr(one, "replays", False)]
+    if not found:
+        warnings.warn("generate.cuda_graphs: the policy's base acts in one pass: nothing changes", stacklevel=2)
+    for one in found:
+        one.graphs = CallGraphs(one.model, one.device)
 
 
 def make_generator(config: RunConfig, policy: VLM) -> Generator:

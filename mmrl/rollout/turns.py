@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import math
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +21,7 @@ from mmrl.api.types import Message, Prompt, Reply, Status, Turn
 from mmrl.compute.ranks import Reduction
 from mmrl.policies.critic import Critic
 from mmrl.policies.vlm.routes import Routes
-from mmrl.rollout.begun import BeginningPolicy, go_on
+from mmrl.rollout.begun import BeginningPolicy, answer_text, demonstrated, go_on
 from mmrl.rollout.environments import (
     close_environment,
     gold_turn,
@@ -345,14 +344,14 @@ class ConversationCollector:
             again = replace(sampling, seed=derive(sampling.seed, "turn", number))
             samples = self.generator.generate([e.inputs for e in episodes], 1, again, [e.number for e in episodes])
             for episode, (sample,) in zip(episodes, samples, strict=True):
-                episode.add_turn(sample, self.policy.decode(sample.token_ids), version)
+                episode.add_turn(sample, answer_text(self.policy, sample.token_ids), version)
             episodes = [e for e in episodes if not e.lost]
 
     def demonstrate(self, prompts: Sequence[Prompt], inputs: Sequence[Any], completions: Sequence[str]) -> list[Conversation]:
         """Rollouts that begin with a given completion each, and go on with their environments' `gold_turn`, if they have one.
         They are not sampled, so their logprobs are NaN."""
         rollouts = [
-            self._rollout(p, i, self._gold(text), n, 0)
+            self._rollout(p, i, demonstrated(self.policy, text), n, 0)
             for n, (p, i, text) in enumerate(zip(prompts, inputs, completions, strict=True))
         ]
         with contextlib.ExitStack() as opened:
@@ -386,14 +385,10 @@ class ConversationCollector:
                 if text is None or full:
                     episode.cut_off(0, Status.TRUNCATED_LENGTH if full else Status.TRUNCATED_TURNS)
                 else:
-                    episode.add_turn(self._gold(text), text, 0)
+                    episode.add_turn(demonstrated(self.policy, text), text, 0)
             episodes = [e for e in episodes if not e.status.is_truncated and not e.lost]
 
-    def _gold(self, text: str) -> Completion:
-        ids = self.policy.encode_completion(text)
-        return Completion(token_ids=tuple(ids), logprobs=(math.nan,) * len(ids), finished=True)
-
     def _rollout(self, prompt: Prompt, inputs: Any, sample: Completion, group: int, version: int) -> Conversation:
-        turn = make_turn(tuple(inputs.ids.tolist()), sample, self.policy.decode(sample.token_ids), version)
+        turn = make_turn(tuple(inputs.ids.tolist()), sample, answer_text(self.policy, sample.token_ids), version)
         told: dict[str, Any] = {"inputs": inputs, "routes": sample.routes}
         return Conversation(prompt=prompt, group=group, turns=(turn,), status=status_of(sample), **told)

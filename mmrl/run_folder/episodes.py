@@ -49,7 +49,7 @@ def episode_row(rollout: Rollout, temperature: float) -> dict[str, Any] | None:
         "seed": prompt.seed,
         "variant": prompt.meta.get("variant"),
         "temperature": temperature,
-        "instruction": "; ".join(dict.fromkeys(track.told)),
+        "instruction": track.script,
         "status": rollout.status,
         "outcome": dict(rollout.outcome),
         "video": film,

@@ -66,11 +66,11 @@ HEALTH = (
     ),
     Chart(
         title="Capped importance weights, masked tokens",
-        keys=("importance/capped_share", "importance/drifted_share"),
-        names=("capped", "left out"),
+        keys=("importance/capped_share", "importance/drifted_share", "importance/apart_share"),
+        names=("capped", "left out as too old", "left out as too far apart"),
         unit="%",
         zero=True,
-        hint="Share of tokens far likelier under the learner, or left out by off_policy_mask: the sampler is behind.",
+        hint="Share of tokens far likelier under the learner, or left out: the sampler is behind, or computes otherwise.",
     ),
     Chart(
         title="Simulator steps per second",

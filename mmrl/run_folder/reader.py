@@ -109,14 +109,17 @@ def item_files(path: Path) -> dict[int, Path]:
 
 
 def read_items(path: Path, most: int = 0) -> list[dict[str, Any]]:
-    """The rows of a file of `evaluations/`: `{"step", "task", "split", "verifier", "id", "value", "values"}`, and `set` in a task
-    with sets. most: see `read_jsonl`."""
+    """The rows of a file of `evaluations/`: `{"step", "task", "split", "verifier", "id", "value", "values"}`, `set` in a task
+    with sets, and `outcome` in one that acts. most: see `read_jsonl`."""
     rows = read_jsonl(path, most)
     for number, row in enumerate(rows, 1):
         named = all(isinstance(row.get(key), str) for key in ("task", "split", "verifier", "id"))
         named = named and isinstance(row.get("set"), int | None)
         if not named or not isinstance(row.get("value", ""), int | float | None) or not isinstance(row.get("values"), list):
             raise UserError(f"{path} line {number} is not an item of an evaluation: the file is damaged; remove that line")
+        outcome = row.get("outcome", {})
+        if not isinstance(outcome, dict) or not all(is_finite(v) and abs(v) <= 1e30 for v in outcome.values()):
+            raise UserError(f"{path} line {number}: its outcome must have a number for each name: remove that line")
         if any(v is not None and not (is_finite(v) and abs(v) <= 1e30) for v in (row.get("value"), *row["values"])):
             raise UserError(f"{path} line {number}: {row['value']!r:.40} is no valid score: remove that line")
     return rows

@@ -77,14 +77,15 @@ def gold_with_places(task: Task, prompt: Prompt) -> str:
 def rollout_row(
     rollout: Rollout,
     score: Score,
-    advantage: float,
+    advantage: float | None,
     drawing: Any = None,
     overlays: Sequence[Mapping[str, Any]] = (),
     gold: str = "",
 ) -> dict[str, Any]:
-    """The row of a rollout. drawing: the image that its task draws. overlays: overlays of the prompt's images. gold: see
-    `gold_with_places`."""
+    """The row of a rollout. advantage: None in a stage that has none, where the row has the `return` instead. drawing: the image
+    that its task draws. overlays: overlays of the prompt's images. gold: see `gold_with_places`."""
     prompt = rollout.prompt
+    reward = None if score.value is None else score.value + rollout.environment_reward
     return {
         "task": prompt.task,
         "prompt_id": prompt.id,
@@ -98,8 +99,8 @@ def rollout_row(
         "policy_versions": [version for version, _ in rollout.token_versions],
         "status": rollout.status,
         "score": score.as_json(),
-        "reward": None if score.value is None else score.value + rollout.environment_reward,
-        "advantage": advantage,
+        "reward": reward,
+        **({"return": reward} if advantage is None else {"advantage": advantage}),
         **({} if drawing is None else {"drawing": drawing}),
         **({"overlays": list(overlays)} if overlays else {}),
     }

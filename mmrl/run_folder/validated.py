@@ -24,7 +24,7 @@ LABEL = 1000
 """Largest number of characters of a label, such as the name of a task; longer ones are cut off."""
 PARTS = 500
 """Largest number of content parts in the messages of a row; further ones are left out."""
-_NUMBERS = ("time", "reward", "advantage", "value")
+_NUMBERS = ("time", "reward", "advantage", "return", "value")
 _COUNTS = ("step", "group", "tokens")
 
 

@@ -49,7 +49,7 @@ def open_task(
     registry = plugins.registry()
     spec = registry.get("tasks", id)
     task = registry.build_task(spec, options)
-    weights = dict(verifiers or spec.verifiers)
+    weights = dict(verifiers or ({task.scored_by: 1.0} if task.scored_by else spec.verifiers))
     if not weights:
         raise UserError(f'task {id!r} names no verifiers: give some, verifiers={{"plugin/name": 1.0}}')
     metric = spec.metric if spec.metric in weights else next(iter(weights))

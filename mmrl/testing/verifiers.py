@@ -58,20 +58,27 @@ class VerifierSubject:
 
 
 def check_gold(spec: VerifierSpec, verify: Verify, rows: Sequence[tuple[Task, Prompt]]) -> list[tuple[Case, str]]:
-    """Raise CheckFailed unless gold gets `spec.high` on every row. Returns (case, gold completion) per row."""
-    cases = []
+    """Raise CheckFailed unless gold gets `spec.high` on every row, or the upper of the target's own `bounds`. Returns (case, gold
+    completion) per row."""
+    cases, high = [], _full(spec, verify)
     for task, prompt in rows:
         gold, outcome = play_gold(task, prompt, task.gold(prompt))
         case = replace(case_of(spec, prompt), outcome=outcome)
         value = _score(spec, verify, case, gold, f"the gold completion of row {prompt.id!r}")
-        if not math.isclose(value, spec.high, rel_tol=1e-6, abs_tol=1e-9):
+        if not math.isclose(value, high, rel_tol=1e-6, abs_tol=1e-9):
             raise CheckFailed(
                 f"{spec.id} gives {value:g} to the gold completion {gold!r:.80} of row {prompt.id!r} and not "
-                f"high={spec.high:g}: the parser misses the form of the answer, gold(prompt) of the task is not what the "
+                f"high={high:g}: the parser misses the form of the answer, gold(prompt) of the task is not what the "
                 "verifier expects, or the spec's high is wrong"
             )
         cases.append((case, gold))
     return cases
+
+
+def _full(spec: VerifierSpec, verify: Verify) -> float:
+    """What a gold completion gets, see `VerifierSpec`."""
+    bounds = getattr(verify, "bounds", None)
+    return float(bounds()[1]) if bounds else spec.high
 
 
 def gold_scores_highest(subject: VerifierSubject) -> None:
@@ -124,12 +131,13 @@ def _score_formats(
             value = _score(
                 spec, verify, case, gold, f"the gold completion of row {prompt.id!r} in {processing.coordinate_format}"
             )
-            if math.isclose(value, spec.high, rel_tol=1e-6, abs_tol=1e-9):
+            if math.isclose(value, _full(spec, verify), rel_tol=1e-6, abs_tol=1e-9):
                 continue
             message = (
-                f"{spec.id} gives {value:g} to the gold completion {gold!r:.80} of row {prompt.id!r} and not high={spec.high:g}, "
-                f"for a model that writes {processing.coordinate_format} and sees {sizes} as {case.model_sizes}: convert "
-                "between case.coordinate_format and the pixels of the answer with mmrl.api.coordinates.convert_coordinates"
+                f"{spec.id} gives {value:g} to the gold completion {gold!r:.80} of row {prompt.id!r} and not "
+                f"high={_full(spec, verify):g}, for a model that writes {processing.coordinate_format} and sees {sizes} as "
+                f"{case.model_sizes}: convert between case.coordinate_format and the pixels of the answer with "
+                "mmrl.api.coordinates.convert_coordinates"
             )
             if "@" in spec.id:
                 return f"as published: {message}"
@@ -158,7 +166,7 @@ def wrong_answer_scores_low(subject: VerifierSubject) -> str | None:
         for wrong in draw.sample(sorted(others), min(3, len(others))):
             common.append({name for name, _ in _parts(case.answer).items() & _parts(others[wrong]).items()})
             value = _score(subject.spec, subject.verify, case, wrong, "the gold completion of another row")
-            if value >= subject.spec.high - 1e-9:
+            if value >= _full(subject.spec, subject.verify) - 1e-9:
                 accepted.append(common[-1])
                 example = example or (
                     f"row {subject.rows[i][1].id!r}, whose answer is {str(case.answer)!r:.40}, accepts {wrong!r:.80}"
@@ -366,7 +374,7 @@ def _low(
     for i, (case, _) in enumerate(subject.cases[:rows]):
         for completion in completions(i):
             value = _score(subject.spec, subject.verify, case, completion, name)
-            if value >= subject.spec.high - 1e-9:
+            if value >= _full(subject.spec, subject.verify) - 1e-9:
                 return _fault(subject, f"{name} scores {value:g}, as much as gold, on row {subject.rows[i][1].id!r}: {cure}")
     return None
 

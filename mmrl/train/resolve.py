@@ -153,7 +153,7 @@ def with_algorithm_defaults(config: RunConfig, specs: Sequence[AlgorithmSpec | N
 
 def with_importance_sampling(stage: RlStage, staleness: int) -> RlStage:
     """The stage with importance sampling, if the run samples asynchronously and the run file doesn't set it."""
-    if not staleness or "importance_sampling" in stage.model_fields_set:
+    if not staleness or "importance_sampling" in stage.model_fields_set or stage.ratio_to == "sampler":
         return stage
     return RlStage.model_validate({**stage.model_dump(exclude_unset=True), "importance_sampling": "truncate"})
 

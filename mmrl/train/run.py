@@ -333,7 +333,7 @@ class Run:
         seconds["total"] = sum(v for k, v in seconds.items() if k != "total")
         figures = {
             name: {
-                task: {k: f[k] for k in ("metric", "value", "low", "high", "n", "extra")}
+                task: {k: f[k] for k in ("metric", "value", "low", "high", "n", "extra", "intervals") if k in f}
                 for task, f in self.at.figures.get(name, {}).items()
             }
             for name in ("before", "best", "last")

@@ -13,8 +13,6 @@ from mmrl.registry import plugins
 TINY = 64 << 20
 """A smoke run keeps a model with fewer bytes of weights than this."""
 
-OF_BASES = {"diffusion": "tiny:diffusion:moments=1"}
-"""Kind of policy -> its tiny model beneath another policy, which sees the present alone, where the usual one sees more."""
 MIXTURE = "tiny:qwen3_vl_moe"
 """The model of a smoke run whose stages say something about experts."""
 
@@ -51,6 +49,7 @@ def smoke(config: RunConfig) -> RunConfig:
         tiny = mixture or tiny_that_hears(config.policy.model) or tiny
     if tiny and not is_tiny(config.policy.model):
         data["policy"] |= {"model": tiny, "dtype": "float32", "trust_remote_code": False}
+        data["policy"] |= {"chat_template_kwargs": {}, "shown_tokens": []}  # of the checkpoint's tokenizer
         for stage in data["stages"]:  # patterns name layers that the tiny model doesn't have
             stage["parts"] = _parts_there(stage.get("parts", []))
         others = {"domain", "rotation"}  # of the checkpoint's robots
@@ -64,7 +63,7 @@ def smoke(config: RunConfig) -> RunConfig:
             data["policy"]["lora"]["nf4"] = [m for m in config.policy.lora.nf4 if m in PARTS]
     if isinstance(base := config.policy.options.get("base"), dict) and not is_tiny(str(base.get("model"))):
         spec = plugins.registry().specs("policies").get(str(base.get("kind")))
-        small = {"model": OF_BASES.get(spec.id, spec.tiny)} if spec and spec.tiny else {}
+        small = {"model": spec.tiny} if spec and spec.tiny else {}
         data["policy"].setdefault("options", {})["base"] = base | small
     largest = min(config.policy.max_pixels or SMOKE_PIXELS, SMOKE_PIXELS)
     if takes_small_pictures(data["policy"]["model"]):

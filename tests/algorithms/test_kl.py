@@ -49,6 +49,15 @@ def test_expected_gradients_under_the_policys_samples():
         torch.testing.assert_close(have, want)
 
 
+def test_a_token_that_the_reference_finds_far_likelier_leaves_numbers():
+    """Where the exponential of the log-ratio overflows; up to 20 nats, and on the other side, it is the definition."""
+    logp = torch.tensor([-100.0, -21.0, -0.5, -0.5], requires_grad=True)
+    found = k3(logp, torch.tensor([-0.5, -1.5, -0.5, -90.5]))
+    assert found.tolist() == pytest.approx([np.exp(20) - 21, np.exp(19.5) - 20.5, 0.0, 89.0])
+    found.sum().backward()
+    assert logp.grad.tolist() == pytest.approx([0.0, 1 - np.exp(19.5), 0.0, 1.0])
+
+
 @pytest.mark.parametrize(("kl", "expected"), [(6.0, 0.2), (6.6, 0.202), (60.0, 0.204), (5.4, 0.198), (0.0, 0.196), (-3.0, 0.196)])
 def test_the_coefficient_follows_the_error_up_to_a_fifth(kl, expected):
     assert adapted(0.2, kl, 6.0, 10.0) == pytest.approx(expected)

@@ -155,6 +155,9 @@ def test_the_clipped_weight():
 
 def test_a_bounded_weight_still_learns():
     logprobs = torch.tensor([0.0, 0.0], requires_grad=True)
+    far = torch.tensor([-1.0, -1.0], requires_grad=True)
+    loss, _ = clipped_weight(inputs(far, [-99.0, -99.0], [0.0, 1.0]), clip_high=math.inf)
+    assert loss.tolist() == pytest.approx([0.0, math.exp(20)]), "without an upper bound the ratio is finite, too"
     loss, cut = clipped_weight(inputs(logprobs, [-4.0, 9.0], [1.0, 1.0]))
     loss.sum().backward()
     assert logprobs.grad.tolist() == pytest.approx([-5.0, -math.exp(-9)]) and cut.tolist() == [1.0, 0.0]

@@ -20,7 +20,7 @@ from mmrl.algorithms.reward_labels import reward_labels
 from mmrl.algorithms.selection import most_uncertain
 from mmrl.algorithms.sequence_losses import discounted_ahead, future_weighted, gamma_weight, geometric_mean
 from mmrl.algorithms.trust_region import divergence_mask, quadratic_penalty, soft_gate
-from mmrl.train.update.loss_weights import drifted
+from mmrl.train.update.loss_weights import apart, drifted, importance_weights
 
 ROWS = [json.loads(line) for line in (Path(__file__).parents[1] / "golden" / "objectives.jsonl").read_text().splitlines()]
 LOSSES, CREDITS = [r for r in ROWS if "loss" in r], [r for r in ROWS if "credit" in r]
@@ -62,14 +62,14 @@ def measured_for(algorithm, inputs):
 
 def test_the_table_is_whole():
     names = {row["name"].rpartition("-")[0] for row in LOSSES}
-    assert len(names) == 22 and len(LOSSES) == 66 and len(CREDITS) == 28
+    assert len(names) == 24 and len(LOSSES) == 72 and len(CREDITS) == 28
     assert {row["how"].split()[1] for row in ROWS} == {"trl", "verl", "ms-swift"}
 
 
 @pytest.mark.parametrize("row", LOSSES, ids=lambda row: row["name"])
 def test_loss_and_gradient_are_theirs(row):
     settings = dict(row["settings"])
-    mask_kl = settings.pop("off_policy_mask", None)
+    mask_kl, gap, cap = (settings.pop(key, None) for key in ("off_policy_mask", "gap_mask", "cap"))
     algorithm = load_algorithm(settings.pop("algorithm"), settings)
     table = {key: torch.tensor(row[key], dtype=torch.float64) for key in ("logprobs", "old", "entropy", "advantages")}
     mask = torch.tensor(row["mask"]).bool()
@@ -77,12 +77,19 @@ def test_loss_and_gradient_are_theirs(row):
         table["advantages"] = most_uncertain(table["advantages"], table["entropy"], mask, algorithm.entropy_share).double()
     rollout, lengths = mask.nonzero()[:, 0], mask.sum(1)
     logprobs = table["logprobs"].requires_grad_()
-    inputs = made(logprobs[mask], table["old"][mask], table["advantages"][mask], rollout, lengths)
+    old = logprobs.detach() if gap is not None else table["old"]  # what the batch calls old is the sampler then
+    inputs = made(logprobs[mask], old[mask], table["advantages"][mask], rollout, lengths)
     loss, cut, *_ = algorithm.loss(inputs, *measured_for(algorithm, inputs))
     if mask_kl is not None:
         left_out = drifted(inputs, inputs.old_logprobs_L, mask_kl)
         assert 0 < left_out.sum() < len(left_out)
         loss = loss.masked_fill(left_out, 0.0)
+    if gap is not None:
+        sampler, own = table["old"][mask], torch.ones(len(rollout), dtype=torch.bool)
+        left_out = apart(inputs, inputs.old_logprobs_L, sampler, own, gap)
+        assert 0 < left_out.sum() < len(left_out)
+        weight, _ = importance_weights(inputs.old_logprobs_L, sampler, own, False, cap)
+        loss = loss * weight * ~left_out
     batch = SimpleNamespace(num_tokens=int(mask.sum()), num_rollouts=len(lengths), lengths_N=lengths)
     found = average(loss, SimpleNamespace(rollout_L=rollout), batch, algorithm.normalise, algorithm.constant)
     found.backward()

@@ -21,6 +21,10 @@ EQUAL = [  # completion, answer
     ("$5!$", "120"),
     ("2**5", "32"),
     ("it is 90, more or less (really)!", "90"),
+    # what stands before the answer would take long, and isn't read
+    ("We have $A = 1000(1+0.05)^{10}$, so the answer is \\boxed{1628.89}.", "1628.89"),
+    ("$2^{10}, 2^{11}, 2^{12}, 2^{13}$ and $2^{14}$ make \\boxed{5}", "5"),
+    ("There are $100!$ orders, $e^{-x^2/2}$ and $x^{2^n}$. The answer is $\\frac{1}{2}$", "0.5"),
 ]
 UNEQUAL = [
     ("747", "748"),
@@ -107,6 +111,29 @@ def test_what_takes_no_time_is_compared(text):
     assert not is_too_expensive(text)
 
 
+FOUND = [
+    *("$1$ and $2$ or $x$", "\\boxed{1} and \\boxed{2}", "\\boxed{1} then \\boxed{2}", "the final answer is $3$. I hope 4"),
+    *("answer: 7, or $8$", "$\\foo{$ 9", "$\\foo{$", "\\boxed{\\foo{}", "[1, 2]", "so 50% or \\$5", "", "B", "(A) 5", "$x=1=2$"),
+    *("1/2 1/3", "$$a$$", "**10^3**", "it is **10^{3}** in all", "answer: $(1+x)^{10}$", "$a \\boxed{3}$ and {}"),
+    "\\boxed{9^{9^9}} and " + "many words " * 10 + "\\boxed{2} and {more}",
+]
+
+
+@pytest.mark.parametrize("text", [*FOUND, *(text for pair in EQUAL for text in pair)])
+@pytest.mark.parametrize("letters", [False, True])
+def test_the_same_is_found_as_by_math_verify(text, letters):
+    config = {"extraction_config": mathematics._LETTERS} if letters else {}
+    assert parse_math(text, letters) == mathematics.math_verify.parse(text, parsing_timeout=0, **config)
+
+
+def test_a_formula_that_takes_hours_is_not_read_where_it_is_the_answer():
+    assert parse_math("$1$ and then $9^{9^{9}}$") == parse_math("\\boxed{9^{9^{9}}} or $1$") == []
+    assert parse_math("so [" + "|x|+" * 300 + "1] ") == parse_math("so [" + "|x|+" * 300 + "1\\)] ") == []
+    for first in ("\\boxed{9^{9^{9}}}", "\\boxed{1}, \\fbox{9^{9^{9}}}", "\\boxed{1} and \\boxed{9^{9^{9}}}"):
+        assert parse_math(f"{first} and \\boxed{{2}} }}") == []
+    assert parse_math("$9^{9^{9}}$, and then $1$") != []
+
+
 @pytest.mark.parametrize("text", HOURS, ids=lambda t: t[:30])
 def test_what_would_take_hours_is_nothing(text):
     assert is_too_expensive(text) and parse_math(text) == []
@@ -115,6 +142,10 @@ def test_what_would_take_hours_is_nothing(text):
 
 def test_the_length_is_bounded():
     assert is_too_expensive("7 " * (MAX_MATH // 2 + 1)) and not is_too_expensive("7 " * (MAX_MATH // 2))
+
+
+def test_the_formulas_that_can_not_be_read_are_bounded():
+    assert parse_math("$x_$ " * mathematics.MAX_TRIED) == ["x_"] and parse_math("$x_$ " * (mathematics.MAX_TRIED + 1)) == []
 
 
 UNITS = [
@@ -170,6 +201,13 @@ def test_deciding_takes_no_time_itself(unit):
         start = time.process_time()
         is_too_expensive(before + unit * ((MAX_MATH - len(before)) // len(unit)))
         assert time.process_time() - start < 0.5
+
+
+@pytest.mark.parametrize("unit", ["\\[", "\\(", "final answer is \\[", "$$ "])
+def test_no_text_takes_long_to_look_through(unit):
+    start = time.process_time()
+    parse_math(unit * (MAX_MATH // len(unit)))
+    assert time.process_time() - start < 3
 
 
 def test_without_math_verify_it_says_what_to_install():

@@ -242,7 +242,8 @@ def test_what_is_very_long_is_cut(override):
             ". Did you mean 'dr-grpo'? What TRL and ms-swift call so is "
             'algorithm = "grpo", settings = {normalise = "constant"} here (docs/from-trl.md)',
         ),
-        ("bypass_mode", ": what verl calls so has no counterpart here (docs/from-verl.md)"),
+        ("bypass_mode", ': what verl calls so is ratio_to = "sampler" here (docs/from-verl.md)'),
+        ("token-sum", ": what verl calls so has no counterpart here (docs/from-verl.md)"),
         ("TD3", ': what Stable-Baselines3 calls so is kind = "off-policy", td3 = {} here (docs/off-policy.md)'),
         ("mystery", ""),
     ],

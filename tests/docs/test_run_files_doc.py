@@ -52,6 +52,7 @@ SECTIONS: list[tuple[str, type[sections.Section]]] = [
     ("[stages.experts]", sections.ExpertsConfig),
     ("[stages.improve]", sections.ImproveConfig),
     ("[stages.td3]", sections.Td3Config),
+    ("[stages.iql]", sections.IqlConfig),
     ("[stages.gripper]", sections.GripperConfig),
     ("[generate]", sections.GenerateConfig),
     ("[simulate]", sections.SimulateConfig),

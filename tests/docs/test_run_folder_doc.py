@@ -82,6 +82,7 @@ algorithm = "ppo"
 kl_coef = 0.1
 stop_kl = 1.0
 off_policy_mask = 9.0
+gap_mask = 9.0
 dynamic_sampling = 1
 hints = "guide"
 imitation = {batch_size = 2}
@@ -253,6 +254,7 @@ def test_metrics(run: Path, full: Path, acted: Path, ahead: Path, remembered: Pa
         "off_policy/offline",
         "off_policy/novelty",
         "off_policy/action_size",
+        "off_policy/imitated_weight",
         *("off_policy/gripper_loss", "off_policy/gripper_changes"),
         "interrupted/share",
         "interrupted/versions",
@@ -303,8 +305,13 @@ def test_items_of_evaluations(run: Path) -> None:
     assert [path.name for path in files] == ["step-000001.jsonl", "step-000002.jsonl"]
     for path in files:
         rows = read_jsonl(path)
-        assert len(rows) == 4 and all(set(row) == documented("evaluations/") - {"gold", "set"} for row in rows)
+        assert len(rows) == 4 and all(set(row) == documented("evaluations/") - {"gold", "set", "outcome"} for row in rows)
         assert {len(row["values"]) for row in rows} == {1} and None in [row["value"] for row in rows]
+
+
+def test_items_of_a_task_that_acts_say_what_came_of_its_episodes(acted: Path) -> None:
+    rows = [row for path in read_run(acted).item_files for row in read_jsonl(path)]
+    assert rows and all(row["outcome"].keys() >= {"success", "return", "steps"} for row in rows)
 
 
 def test_episodes_of_evaluations(acted: Path, run: Path) -> None:
@@ -338,7 +345,7 @@ def test_summary(run: Path) -> None:
     summary = json.loads((run / "summary.json").read_bytes())
     assert keys(summary, "seconds") == documented("summary.json") - {"peak_gpu_memory_mb"}
     for when in ("before", "best", "last"):
-        assert set(summary[when]["shades/name"]) == {"metric", "value", "low", "high", "n", "extra"}
+        assert set(summary[when]["shades/name"]) == {"metric", "value", "low", "high", "n", "extra", "intervals"}
 
 
 def test_config_is_a_run_file_that_gives_the_same_run(run: Path) -> None:

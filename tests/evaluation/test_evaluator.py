@@ -34,6 +34,7 @@ from mmrl.evaluation.results import (
     confidence_interval,
     figure_of,
     mean_parts,
+    outcome_interval,
     parts_by_prompt,
     pass_at,
     pass_at_k_metrics,
@@ -122,6 +123,16 @@ def test_the_interval_of_a_mean_whose_values_come_in_sets():
     for size in (1e-200, 1e200):  # whose squares are 0, and too large
         assert effective_count([size, size, 0, 0], "aabb") == effective_count([1, 1, 0, 0], "aabb")
     assert confidence_interval([0.5, 0.5 + 1e-15] * 3, sets="aabbcc") == pytest.approx(confidence_interval([0.5] * 3))
+
+
+def test_the_interval_of_an_outcome_is_that_of_the_figure():
+    """Of the same values in the same sets; a return has no range, whatever it was."""
+    values, sets = [1.0, 1.0, 0.0, 0.0, 1.0, 1.0], [0, 0, 1, 1, 2, 2]
+    assert outcome_interval("chain_3", values, sets) == confidence_interval(values, sets=sets) != confidence_interval(values)
+    assert outcome_interval("chain_3", [0.5] * 4, None) == confidence_interval([0.5] * 4)
+    assert outcome_interval("return", values, sets) == mean_interval(values, sets) != confidence_interval(values, sets=sets)
+    assert outcome_interval("return", [1.0] * 4, None) == (-math.inf, math.inf), "equal returns say nothing of their spread"
+    assert outcome_interval("calls", [0.2, 0.4], None, others=[3.0]) == mean_interval([0.2, 0.4]), "the other run's are no shares"
 
 
 def test_the_interval_of_a_share_covers_it_where_sets_are_few():

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 import runs
 from mmrl.api.errors import UserError
-from mmrl.api.statistics import wilson
+from mmrl.api.statistics import mean_interval, wilson
 from mmrl.api.types import Status
 from mmrl.config.load import parse_config
 from mmrl.run_folder.reader import read_items, read_jsonl, read_run
@@ -195,17 +195,20 @@ def test_the_first_successes_and_failures_of_an_evaluation_are_kept_as_videos(tm
     assert 0 < page.count("img", "moving") <= 16 + rollouts
 
 
-def test_success_at_any_time_and_at_the_end_have_intervals(tmp_path):
+def test_all_that_came_of_episodes_has_an_interval(tmp_path):
     folder = runs.run(config(tmp_path, [{**GRPO, "steps": 1}], evaluate={"num_prompts": 8}))
     options = {"terminate_on_success": False}
     asked = {"num_prompts": 90, "temperature": 1.0}
     (single,) = evaluate_only(config(tmp_path, [GRPO], options=options, evaluate=asked), folder.path, "last")
     once, end = (single.extra[f"episode/{name}"] for name in ("success", "success_at_end"))
     assert end < once == single.value and (single.samples, single.temperature) == (1, 1.0)
-    assert single.intervals == {
-        "episode/success": (single.low, single.high),
-        "episode/success_at_end": wilson(round(90 * end), 90),
-    }
+    assert single.intervals["episode/success"] == (single.low, single.high)
+    assert single.intervals["episode/success_at_end"] == wilson(round(90 * end), 90)
+    assert single.intervals.keys() == {key for key in single.extra if key.startswith("episode/")} > {"episode/near"}
+    found = [row["outcome"]["near"] for row in single.rows()]
+    assert len(set(found)) > 2 and single.extra["episode/near"] == pytest.approx(sum(found) / 90)
+    assert single.intervals["episode/near"] == pytest.approx(mean_interval(found, None, 0, 1))
+    assert single.as_json()["intervals"]["episode/return"] == [None, None], "all are the same"
     asked = {"num_prompts": 40, "num_samples": 3, "temperature": 1.0}
     (sampled,) = evaluate_only(config(tmp_path, [GRPO], options=options, evaluate=asked), folder.path, "last")
     assert sampled.intervals["episode/success"] == pytest.approx((sampled.low, sampled.high))
@@ -541,7 +544,7 @@ def test_a_correction_of_a_frozen_policy_learns_and_leaves_it_alone(tmp_path, ch
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"base": "nowhere"}, "base 'nowhere' is not a folder: give one with a policy that acts"), ({}, "needs the option 'base'")],
+    [({"base": "nowhere"}, r"^policy\.options\.base: 'nowhere' is no folder here: "), ({}, "needs the option 'base'")],
 )
 def test_a_correction_of_nothing_is_refused(tmp_path, options, message):
     policy = {"kind": "robotics/residual", "model": "mlp", "options": options}

@@ -41,6 +41,7 @@ from mmrl.config.parts import part_of
 from mmrl.config.sections import STAGES, RunConfig
 from mmrl.policies import compiling, gradient_checkpointing
 from mmrl.policies.vlm import coordinate_formats, tiny
+from mmrl.policies.vlm.tiny import qwen
 from mmrl.rollout.generate.local import LocalGenerator
 from mmrl.rollout.turns import ConversationCollector
 from mmrl.run_folder.reader import read_run
@@ -692,13 +693,13 @@ def graphs_refused(m):
     m.setattr("mmrl.rollout.generate.engines.graphs_for", asked)
 
 
-def rough(m):
-    """A sampler whose log-probabilities are off by 0.05 nats, up and down."""
+def rough(m, sign=-1):
+    """A sampler whose log-probabilities are off by 0.05 nats, up and down, or with sign 1 always up."""
     generate = LocalGenerator.generate
 
     def shaken(self, *args):
         return [
-            [replace(s, logprobs=tuple(p + 0.05 * (-1) ** t for t, p in enumerate(s.logprobs))) for s in group]
+            [replace(s, logprobs=tuple(p + 0.05 * sign**t for t, p in enumerate(s.logprobs))) for s in group]
             for group in generate(self, *args)
         ]
 
@@ -1005,6 +1006,13 @@ OF_RL = {
         seen=learns,
         why="ratios of whole answers",
     ),
+    "gap_mask": Effect(
+        to=0.049,
+        patch=lambda m: rough(m, sign=1),
+        seen=lambda a, b: learns(a, b) and set(b.metric("importance/apart_share")) == {1.0},
+        why="answers that sampler and learner rate differently teach nothing",
+    ),
+    "ratio_to": Effect(to=["sampler"], each=True, patch=rough, seen=learns, why="ratios to another probability"),
     "off_policy_mask": Effect(
         to=1e-4,
         also={S + "epochs": 3},
@@ -1694,6 +1702,16 @@ OF_OFF_POLICY |= {
     "td3.noise_clip": Effect(to=0.01, also=BY_TD3, seen=learns, why="targets are of nearer actions"),
     "td3.warmup_updates": Effect(to=20, also=BY_TD3, seen=learns, why="the critics learn alone at first"),
 }
+BY_IQL = {S + "iql": {}, S + "steps": 3}
+OFFLINE = {S + "offline": "expert", S + "offline_episodes": 3}
+OF_OFF_POLICY |= {
+    "iql": Effect(to={}, seen=learns, why="the policy imitates what is good"),
+    "iql.expectile": Effect(to=0.2, also=BY_IQL, seen=learns, why="values are those of worse actions"),
+    "iql.inverse_temperature": Effect(to=0.0, also=BY_IQL, seen=learns, why="all actions are imitated alike"),
+    "iql.max_weight": Effect(to=0.1, also=BY_IQL, seen=learns, why="good actions weigh less"),
+    "offline_steps": Effect(to=1, also=OFFLINE, seen=learns, why="nothing is played at first"),
+    "offline_updates": Effect(to=3, also={**OFFLINE, S + "offline_steps": 1}, seen=learns, why="fewer updates at first"),
+}
 GRIPS = {
     "tasks": [TURN | {"options": {**TURN["options"], "gripper": True}}],
     "policy.options.state": 3,
@@ -1830,6 +1848,17 @@ ENTRIES = {
         also=SGD,
         seen=lambda a, b: attention_of(a) != attention_of(b) and same(a, b),
         why="attention is computed otherwise, and the results are the same",
+    ),
+    "policy.chat_template_kwargs": Effect(
+        to={"terse": True},
+        patch=lambda m: m.setattr(qwen, "CHAT_TEMPLATE", qwen.CHAT_TEMPLATE + "{% if terse %}Be brief.{% endif %}"),
+        why="the template writes other words",
+        seen=lambda a, b: prompt_length(b) > prompt_length(a) and learns(a, b),
+    ),
+    "policy.shown_tokens": Effect(
+        to=["<|im_start|>"],
+        why="texts of answers hold them",
+        seen=lambda a, b: [r.policy.decode(r.policy.tokenizer.encode("<|im_start|>")) for r in (a, b)] == ["", "<|im_start|>"],
     ),
     "policy.frame": Effect(
         to="thousandths",

@@ -63,6 +63,7 @@ def made(**options: Any) -> Squashed:
     return policy
 
 
+@pytest.mark.always
 def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path: Path) -> None:
     """With somebody who takes over, the expert's episodes, priorities and mean weights."""
     stage = {"interventions": 0.5, "priority": 0.6, "ema_decay": 0.5}
@@ -100,6 +101,7 @@ def test_it_is_remembered_evaluated_and_exported_as_it_acts(tmp_path: Path, monk
     assert all(torch.equal(p, there[name]) for name, p in policy.parameters())
 
 
+@pytest.mark.always
 @pytest.mark.slow
 def test_it_learns_to_close_at_the_mark_alone(tmp_path: Path) -> None:
     stage = {"steps": 24, "prompts_per_step": 16, "offline_episodes": 16, "updates": 2, "gamma": 0.9}

@@ -22,11 +22,15 @@ from mmrl.config.sections import OffPolicyStage, PolicyConfig
 from mmrl.policies.acting.randomness import CallRandomness
 from mmrl.policies.load import make_policy, saved_policy
 from mmrl.policies.squashed import Squashed
+from mmrl.run_folder.reader import read_jsonl, read_run
 from mmrl.train.resolve import resolve
 from mmrl.train.smoke import smoke
 from mmrl.train.smoke_shows import told, unproved
+from mmrl.train.stages.off_policy import OffPolicySteps
 from mmrl.train.start import evaluate_only
+from mmrl.train.trackers.tables import rollout_rows
 from mmrl.ui.cli import main
+from mmrl.ui.report.report import write_report
 
 DIAL = str(Path(__file__).parents[1] / "support" / "dial.py")
 POLICY = {"kind": "squashed", "model": "mlp", "options": {"dims": 2, "state": 2, "hidden": [32, 32]}}
@@ -38,6 +42,8 @@ TD3 = {
     "start_temperature": 1.0,
     "policy": {**POLICY, "options": {**POLICY["options"], "noise": 0.3}},
 }  # type: ignore[dict-item]
+
+IQL = {"iql": {}, "start_temperature": 1.0, "offline_steps": 3, "offline_updates": 5}
 
 
 @pytest.fixture(autouse=True)
@@ -75,7 +81,7 @@ def last(folder: Path) -> Path:
     return sorted((folder / "checkpoints").glob("step-*"))[-1]
 
 
-@pytest.mark.parametrize("way", [{}, TD3], ids=["soft actor-critic", "td3"])
+@pytest.mark.parametrize("way", [{}, TD3, IQL], ids=["soft actor-critic", "td3", "iql"])
 def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path: Path, way: dict[str, Any]) -> None:
     """With priorities, which the memory holds, returns of several steps, the expert's episodes, and mean weights."""
     stage = {"priority": 0.6, "n_step": 2, "offline": "expert", "offline_episodes": 6, "ema_decay": 0.5, **way}
@@ -190,7 +196,7 @@ def test_rules_that_cannot_pay_for_a_memory_are_refused(tmp_path: Path, taste: d
         ({"rules": [{"id": "taste/choosy"}]}, "stages.0.rules.0: 'taste/choosy' chooses among groups"),
         ({"rules": [{"id": "taste/red", "options": {"much": 1}}]}, "much"),
         ({"rules": taste["rules"], "offline": __file__}, "a memory has no pictures for rules to pay for"),
-        (taste | {"rules": [{"id": "taste/plain"}], "reward": "none"}, "which don't score the expert"),
+        (taste | {"rules": [{"id": "taste/plain"}], "reward": "none"}, "nothing pays the expert's episodes of task 'dial/turn'"),
         ({"explore_steps": 4}, "explore_steps = 4 of steps = 4 leaves none"),
         ({"explore_steps": 1, "n_step": 2}, "set n_step = 1"),
     ):
@@ -218,6 +224,24 @@ def test_what_it_remembers_and_reports(tmp_path: Path) -> None:
     assert torch.equal(kept["after"][:-1][inside], kept["seen"][1:][inside]), "what follows a step begins the next"
 
 
+@pytest.mark.parametrize("kind", ["off-policy", "recap"])
+def test_its_rollouts_have_a_return_and_no_advantage(tmp_path: Path, kind: str) -> None:
+    """Nothing is weighed: an episode is in the memory, or it isn't."""
+    given = config(tmp_path)
+    if kind == "recap":
+        vla = {"kind": "vla", "model": "tiny:qwen2_5_vl:hidden=32,layers=1", "options": {"dims": 2}}
+        recap = {"kind": "recap", "steps": 1, "prompts_per_step": 4, "updates": 1, "batch_size": 4}
+        given = parse_config(data_of(tmp_path, policy=vla) | {"stages": [recap]})
+    run = runs.run(given)
+    rows = [row for path in read_run(run.path).rollout_files for row in read_jsonl(path)]
+    assert len(rows) >= 4 and all("advantage" not in row and row["return"] == row["reward"] for row in rows)
+    assert any(row["return"] for row in rows)
+    html = write_report(run.path).read_text()
+    assert 'title="advantage"' not in html and "Advantages to the right" not in html
+    assert f'<div class="advantage"><small>return</small><b>{rows[-1]["return"]:.2f}</b></div>' in html
+    assert [row["advantage"] for row in rollout_rows(run.path, 1)] == [None] * 4
+
+
 def test_its_policy_also_imitates_and_learns_by_ppo(tmp_path: Path) -> None:
     data = data_of(tmp_path, steps=1)
     warm = {"kind": "sft", "split": "warm", "steps": 1, "batch_size": 8, "learning_rate": 1e-3}
@@ -236,6 +260,96 @@ def test_its_policy_also_imitates_and_learns_by_ppo(tmp_path: Path) -> None:
     rows = [(row["stage"], row["metrics"]) for row in runs.rows(folder) if "metrics" in row]
     assert [kind for kind, _ in rows] == ["sft", "off-policy", "rl"] and all(m["grad_norm"] > 0 for _, m in rows)
     assert rows[-1][1]["logprob_gap"] < 1e-5, "the sampler's probabilities are the learner's"
+
+
+@pytest.mark.parametrize("how", [{}, {"improve": {"candidates": 4, "keep": 2, "steps": 2, "batch_size": 8}}], ids=["", "pa-rl"])
+def test_offline_steps_play_nothing_and_learn_from_the_expert_s_episodes(tmp_path: Path, how: dict[str, Any]) -> None:
+    stage = {"offline": "expert", "offline_episodes": 6, "offline_steps": 2, "offline_updates": 7, "start_temperature": 1.0}
+    folder = runs.run(config(tmp_path, **stage, **how, updates=3, steps=3)).path
+    *offline, played = [row["metrics"] for row in runs.rows(folder) if "metrics" in row]
+    for row in offline:
+        assert row["off_policy/updates"] == 21 and row["off_policy/transitions"] == 0 and math.isfinite(row["loss"])
+        assert "length/mean" not in row and row["off_policy/offline"] > 6
+        assert row.get("off_policy/imitations") == (7 if how else None)
+    assert played["off_policy/transitions"] == pytest.approx(played["length/mean"] * 4)
+
+
+def test_a_stage_may_learn_offline_alone(tmp_path: Path) -> None:
+    """IQL learns the expert's way of turning, and its checkpoint can be evaluated and resumed."""
+    stage = IQL | {"offline": "expert", "offline_episodes": 40, "offline_steps": 4, "offline_updates": 150}
+    folder = runs.run(config(tmp_path, sections={"evaluate": {"num_prompts": 100}}, **stage)).path
+    summary = json.loads((folder / "summary.json").read_text())
+    before, after = (summary[name]["dial/turn"]["value"] for name in ("before", "last"))
+    assert before < 0.6 and after > 0.9, (before, after)
+
+
+BY_CALL = """
+from mmrl import Case, Score, VerifierSpec, hookimpl
+
+@hookimpl
+def mmrl_verifiers():
+    names = ("paid", "some", "none")
+    return [VerifierSpec(id=f"calls/{name}", target=f"calls:{name}", rollout=True, high=99.0) for name in names]
+
+def paid(case: Case) -> Score:
+    steps = [2.0] + [1.0] * (case.rollout.num_calls - 1)
+    return Score(sum(steps) + 5 * case.outcome["success"], steps=tuple(steps))
+
+def some(case: Case) -> Score:
+    if case.rollout.prompt.seed % 2:
+        raise ValueError("odd")
+    return paid(case)
+
+def none(case: Case) -> Score:
+    raise ValueError("never")
+"""
+
+
+@pytest.fixture(scope="module")
+def by_call(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("verifiers") / "calls.py"
+    path.write_text(BY_CALL)
+    return path
+
+
+def paid_by_verifiers(
+    plugin: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, verifier: str
+) -> tuple[dict[str, torch.Tensor], Any]:
+    """What the memory of the expert's episodes has when the stage begins."""
+    monkeypatch.setenv("MMRL_PLUGIN_FILES", os.pathsep.join([runs.TOY, DIAL, str(plugin)]))
+    data = data_of(folder, steps=1, offline="expert", offline_episodes=9)
+    data["tasks"] = [{"id": "dial/turn", "name": "own", "options": {"n": 500, "reward": "none"}, "verifiers": {verifier: 0.5}}]
+    begin = OffPolicySteps.begin
+
+    def saved(steps: OffPolicySteps) -> None:
+        assert steps.offline is not None
+        steps.offline.save(folder / "offline.safetensors")
+        begin(steps)
+
+    monkeypatch.setattr(OffPolicySteps, "begin", saved)
+    run = runs.run(parse_config(data | {"judge": {"failure_limit": 1.0}}))
+    return load_file(folder / "offline.safetensors"), run
+
+
+def test_verifiers_alone_pay_the_expert_s_episodes_as_they_pay_others(
+    by_call: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, _ = paid_by_verifiers(by_call, tmp_path, monkeypatch, "calls/paid")
+    ends = kept["ends"]
+    first = torch.cat([torch.tensor([True]), ends[:-1]])
+    assert int(ends.sum()) == 9 < len(ends), "the expert's episodes"
+    assert torch.equal(kept["rewards"], 0.5 * (1 + first.float()) + 2.5 * ends), "half of each call's, and success at the end"
+
+
+def test_an_expert_s_episode_without_a_score_is_left_out_and_told(
+    by_call: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, run = paid_by_verifiers(by_call, tmp_path, monkeypatch, "calls/some")
+    count = int(kept["ends"].sum())
+    assert 0 < count < 9
+    assert f"{9 - count} of 9 of the expert's episodes have no score" in (run.path / "errors.jsonl").read_text()
+    with pytest.raises(UserError, match=r"verifiers scored none of 9 of the expert's episodes: .*never"):
+        paid_by_verifiers(by_call, tmp_path / "none", monkeypatch, "calls/none")
 
 
 def test_nothing_is_learned_before_there_are_enough_steps(tmp_path: Path) -> None:
@@ -304,7 +418,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         'use "squashed"',
     ),
     ("no such file", {"offline": "nowhere.safetensors"}, "is no file: name a memory"),
-    ("no reward", {"offline": "expert", "reward": "none"}, "which don't score the expert"),
+    ("no reward", {"offline": "expert", "reward": "none"}, "nothing pays the expert's episodes of task 'dial/turn'"),
     ("several learners", {"sections": {"compute": {"learners": 2}}}, "set compute.learners = 1"),
     ("stale", {"sections": {"compute": {"staleness": 1}}}, "leave out compute.staleness"),
     ("subset", {"subset": 4}, "subset = 4 of critics = 3"),

@@ -60,7 +60,7 @@ REFUSED = {
     ),
     "CUDA graphs with vLLM": (
         {"compute": {"sampler": "vllm"}, "generate": {"cuda_graphs": True}},
-        r'generate\.cuda_graphs is for the embedded sampler of texts, but compute\.sampler = "vllm" has its own .*: leave it out',
+        r'generate\.cuda_graphs is for mmrl\'s own sampler, but compute\.sampler = "vllm" has its own .*: leave it out',
     ),
     "another sampler": ({"compute": {"sampler": "sglang"}}, r"compute\.sampler.*'local' or 'vllm'"),
     "all of the GPU and more": (
@@ -184,7 +184,7 @@ REFUSED = {
     ),
     "what is stale and not weighed": (
         {"compute": {"staleness": 1}, **stage(importance_sampling="off")},
-        r'stages\.0\.importance_sampling = "off" with compute\.staleness = 1: .*use "truncate" or "mask"',
+        r'stages\.0\.importance_sampling = "off" with compute\.staleness = 1: .*"truncate" or "mask", or ratio_to = "sampler"',
     ),
     "interrupted and not ahead": (
         {"compute": {"interrupt": True}},
@@ -484,6 +484,24 @@ REFUSED = {
         r'stages\.0\.importance_sampling_level = "sequence" has no effect with importance_sampling = "off": set that to',
     ),
     "a floor above 1": (stage(importance_sampling_floor=1.5), r"importance_sampling_floor.*less than or equal to 1"),
+    "a mask of no gap": (stage(gap_mask=0.0), r"gap_mask.*greater than 0"),
+    "two corrections for the sampler": (
+        stage(ratio_to="sampler", importance_sampling="mask"),
+        r'stages\.0.*ratio_to = "sampler" and importance_sampling = "mask" correct for the same: drop one',
+    ),
+    "a ratio to a sampler that leaves tokens out": (
+        {"generate": {"top_p": 0.9}, **stage(ratio_to="sampler")},
+        r'stages\.0\.ratio_to = "sampler" needs the prob.* generate\.top_p = 0\.9 changes: drop that key, or set '
+        r'ratio_to = "learner"',
+    ),
+    "a ratio to the sampler in a loss without one": (
+        stage(algorithm="remax", ratio_to="sampler"),
+        r'stages\.0\.ratio_to = "sampler": the loss of remax has no ratio: drop it, or use importance_sampling',
+    ),
+    "a ratio to the sampler where log-ratios are to the learner": (
+        stage(algorithm="pacs", ratio_to="sampler"),
+        r'stages\.0\.ratio_to = "sampler": the loss of pacs compares with the policy before the update: drop it',
+    ),
     "a mask of no drift": (stage(off_policy_mask=0.0), r"off_policy_mask.*greater than 0"),
     "a loss of no algorithm": (
         stage(settings={"loss": "gsp"}),

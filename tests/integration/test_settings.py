@@ -494,7 +494,8 @@ def test_any_failure_beside_an_update_keeps_the_last_finished_step(tmp_path, mon
 def test_smoke_makes_everything_small_and_nothing_larger():
     data = {
         "name": "x",
-        "policy": {"model": "big/model", "trust_remote_code": True, "max_pixels": 10**6, "min_pixels": 10**5},
+        "policy": {"model": "big/model", "trust_remote_code": True, "max_pixels": 10**6, "min_pixels": 10**5}
+        | {"chat_template_kwargs": {"enable_thinking": False}, "shown_tokens": ["[THINK]"]},
         "tasks": [{"id": "a/b", "weight": 2.0}],
         "stages": [
             {"kind": "sft", "steps": 100, "batch_size": 64, "warmup_steps": 10},
@@ -518,6 +519,7 @@ def test_smoke_makes_everything_small_and_nothing_larger():
     assert (large.steps, large.prompts_per_step, large.group_size, large.epochs, large.warmup_steps) == (2, 2, 4, 2, 0)
     assert (tiny.steps, tiny.prompts_per_step, tiny.group_size, tiny.epochs) == (1, 1, 3, 1)
     assert (small.policy.max_pixels, small.policy.min_pixels, small.policy.trust_remote_code) == (12544, 3136, False)
+    assert (small.policy.chat_template_kwargs, small.policy.shown_tokens) == ({}, []), "the tiny model has none of them"
     assert (small.generate.max_tokens, small.evaluate.num_prompts, small.name, large.kl_coef, small.tasks[0].weight) == (
         16,
         4,

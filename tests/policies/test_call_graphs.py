@@ -129,6 +129,28 @@ def test_a_call_that_can_not_be_captured_is_told_once(network):
     assert graphs.captured == 0
 
 
+class Hidden:
+    """Its tensor is in no field that can be listed."""
+
+    __slots__ = ("x",)
+
+    def __init__(self, x):
+        self.x = x
+
+
+def test_what_hides_a_tensor_is_not_captured(network):
+    """Its numbers would be those of the capture in each replay."""
+    graphs, hidden = CallGraphs(network, CPU, RecordedCapture), Hidden(torch.zeros(2))
+
+    def twice(hidden):
+        return hidden.x * 2
+
+    with pytest.warns(UserWarning, match="given an object whose tensors can't be found"):
+        for i in range(SIGHTS + 3):
+            hidden.x = torch.ones(2) * i
+            assert graphs(twice, hidden)[0] == 2 * i
+
+
 def test_a_copy_has_graphs_of_its_own_weights(network):
     network.graphs = CallGraphs(network, CPU, RecordedCapture)
     for seed in range(4):

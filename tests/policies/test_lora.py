@@ -496,6 +496,26 @@ def test_the_ways_of_peft_begin_as_the_model_and_are_files_merged_weights_and_a_
     assert (scores(theirs) - scores(vlm)).abs().max() < near
 
 
+def test_a_pattern_that_matches_nothing_is_refused_beside_one_that_does():
+    """unsloth#9326: some of what was to be adapted was left out in silence. A run file is checked before, but for models of the
+    hub."""
+    for pattern in ("*.embed_tokens", "*.q_prj"):
+        with pytest.raises(UserError, match=rf"target_modules = \['{re.escape(pattern)}'\] matches no linear layer"):
+            policy(target_modules=["*.q_proj", pattern])
+
+
+def test_a_run_begins_with_adapters_of_dora_over_a_checkpoint(tmp_path):
+    """Those of a checkpoint's own folder were refused as no LoRA; those of a tiny model, which no file is read for, were not."""
+    tiny.save(str(tmp_path / "base"), "qwen2_5_vl", hidden=32, layers=1)
+    vlm = VLM(PolicyConfig(model=str(tmp_path / "base"), lora=LoraConfig(rank=2, use_dora=True)))
+    trained(vlm)
+    vlm.save(tmp_path / "p")
+    begun = VLM(PolicyConfig(model=str(tmp_path / "p")))
+    assert (scores(begun) - scores(vlm)).abs().max() < 1e-5
+    with disable_adapters(vlm.model):
+        assert (scores(begun) - scores(vlm)).abs().max() > 0.01
+
+
 def test_a_few_outputs_of_a_layer_are_those_of_all_with_dora():
     layer = torch.nn.ModuleDict({"q": torch.nn.Linear(8, 6, bias=False)})
     add_adapters(layer, LoraConfig(rank=2, target_modules=["*q"], use_dora=True), seed=0)

@@ -73,7 +73,7 @@ SMOLVLA = {"kind": "smolvla", "model": "tiny:smolvla"}
             {"base": "somewhere", "scale": "x"},
             "scale = 'x' must be a number above 0",
         ),
-        ({"kind": "robotics/residual", "model": "cnn"}, {"base": 3}, "base = 3 must be a text"),
+        ({"kind": "robotics/residual", "model": "cnn"}, {"base": 3}, "base = 3 must be a text or a table"),
         *(
             (
                 {"kind": "robotics/residual", "model": "mlp"},

@@ -83,6 +83,40 @@ def test_it_does_what_the_base_does_from_this_noise(kind: str, each: bool) -> No
     assert torch.equal(features[:, -STATE:], shown.state) and not any(p.requires_grad for p in policy.base.model.parameters())
 
 
+@pytest.mark.parametrize("kind", mostly_slow(BASES, everyday=1))
+def test_a_call_of_it_reads_pictures_once(kind: str) -> None:
+    """And what it chooses from is, bit for bit, what the base says of them when it is asked for that alone."""
+    base = {**DIFFUSION, "model": DIFFUSION["model"].replace("pictures=0", "pictures=1")} if kind == "diffusion" else BASES[kind]
+    policy, shown = steered(base), seen()
+    read = passes_of_eyes(policy.base)
+    found = policy.act(shown, SEEDS, CALLS, 1.0)
+    assert len(read) == 1
+    features = found.choices[:, 0, : policy.width]
+    assert torch.equal(features, policy.remembered(shown)) and len(read) == 2
+    dark = replace(shown, images={"front": shown.images["front"] // 2})
+    assert (policy.act(dark, SEEDS, CALLS, 1.0).choices[:, 0, : policy.width] - features).abs().max() > 1e-3
+    assert len(read) == 3, "other pictures are read anew"
+
+
+@pytest.mark.parametrize("residual", [0.0, 0.3])
+def test_a_call_of_a_perceptron_that_sees_reads_pictures_once(residual: float) -> None:
+    base = {**FLOW, "options": {**FLOW["options"], "chunk": 1}}  # type: ignore[dict-item]
+    given = {"dims": DIMS, "base": base, "hidden": [8], "residual": residual}
+    policy: Any = make_policy(PolicyConfig(kind="squashed", model="mlp", options=given), device="cpu", seed=0)
+    read = passes_of_eyes(policy.base)
+    policy.act(seen(), SEEDS, CALLS, 1.0)
+    assert len(read) == 1
+
+
+def passes_of_eyes(base: Any) -> list[int]:
+    """It grows by one with each pass of the base's first layer over pictures."""
+    found: list[int] = []
+    first = next(m for name, m in base.model.named_modules() if name.endswith("patch_embed") or isinstance(m, torch.nn.Conv2d))
+    weigh = first.forward
+    first.forward = lambda *args: (found.append(1), weigh(*args))[1]
+    return found
+
+
 def test_the_density_is_that_of_the_noise_whatever_the_chunk() -> None:
     policy, shown = steered(DIFFUSION), seen()
     found = policy.act(shown, SEEDS, CALLS, 0.7)
@@ -131,16 +165,13 @@ def test_a_plan_of_it_is_the_base_and_the_perceptron(kind: str) -> None:
     assert {name: p.shape for name, p in planned.model.named_parameters()} == {name: p.shape for name, p in policy.parameters()}
     ours = sum(2 * N * p.numel() for name, p in policy.parameters() if name.endswith("weight"))
     if kind == "vla":  # computed from sizes
-        assert planned.looks == 2 and counted(lambda: planned.call(N, 0)) == ours
+        assert counted(lambda: planned.call(N, 0)) == ours
         return
     base = planned_base(BASES[kind], config)
-    assert base.look is not None
-    looking, acting = counted(lambda: base.look(N, 9)), counted(lambda: base.call(N, 9))
-    assert (
-        (looking > 0) == base.reads_text and looking < acting and counted(lambda: planned.call(N, 9)) == looking + acting + ours
-    )
+    acting = counted(lambda: base.call(N, 9))
+    assert acting > 0 and counted(lambda: planned.call(N, 9)) == acting + ours
     if not base.reads_text:  # else as many tokens would have to be told
-        assert counted(lambda: policy.act(seen(), SEEDS, CALLS, 0.0)) == looking + acting + ours
+        assert counted(lambda: policy.act(seen(), SEEDS, CALLS, 0.0)) == acting + ours
 
 
 def counted(call: Callable[[], Any]) -> int:

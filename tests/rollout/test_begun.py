@@ -240,6 +240,8 @@ def test_vllm_is_given_the_begun_answer_behind_the_prompt(monkeypatch):
 class Blanks:
     """Begins every text that it encodes with a blank, which it leaves out of the beginning of what it decodes, as Llama's."""
 
+    opening = ""
+
     @staticmethod
     def encode_completion(text):
         return [ord(sign) for sign in f" {text}"] + [0]

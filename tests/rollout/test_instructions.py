@@ -12,15 +12,19 @@ import torch
 from mmrl_robotics.small import Small
 
 from mmrl.api.episodes import SAID
+from mmrl.api.errors import PluginError
 from mmrl.api.simulators.layout import states_of_calls
+from mmrl.api.simulators.types import TrajectoryData
 from mmrl.api.types import Prompt
 from mmrl.config.sections import PolicyConfig, SimulateConfig
+from mmrl.policies.act.model import ACT
 from mmrl.policies.acting.vla import VLA
 from mmrl.policies.batches import Credit
 from mmrl.policies.diffusion.model import Diffusion
 from mmrl.registry import plugins
 from mmrl.rollout.generate.sampling import SamplingParams
-from mmrl.rollout.simulators.demonstrations import observation_at
+from mmrl.rollout.simulators.demonstrations import observation_at, task_demonstration, to_trajectory
+from mmrl.rollout.simulators.experts import _shown
 from mmrl.rollout.simulators.lockstep import SimulatorCollector
 from mmrl.run_folder.episodes import episode_row
 from mmrl.train.update.experience import Experience, lived
@@ -129,7 +133,53 @@ def test_an_update_reads_what_the_policy_was_told(played):
     again = whole.answering(Prompt(messages=[], meta={SAID: "then"}), None).data
     assert list(again.told) == [f"{FIRST} then"] + [f"{THEN} then"] * calls and again.instruction == f"{FIRST} then"
     row = episode_row(whole, 1.0)
-    assert row is not None and row["instruction"] == f"{FIRST} now; {THEN} now"
+    first = int(track.valid_TK[0].sum()) * track.step_s
+    script = f"0.00 s: {FIRST} now\n{first:.2f} s: {THEN} now"
+    assert row is not None and row["instruction"] == script
+    assert whole.messages[0]["content"] == [{"type": "text", "text": script}], "the pages show it, beside the video"
+
+
+def test_the_parts_of_an_episode_are_its_calls_by_what_was_asked(played):
+    track = played[1][0].data
+    asked = replace(track, instructions=("a", "a", "b", "a", "c"), valid_TK=torch.tensor([[1, 1], [1, 0], [1, 1], [1, 1]]).bool())
+    assert asked.stretches == [("a", 0, 2), ("b", 2, 3), ("a", 3, 4)], "no call was made for the last state's"
+    assert asked.script == "0.00 s: a\n0.30 s: b\n0.50 s: a"
+    plain = replace(asked, instruction="a", instructions=())
+    assert plain.stretches == [("a", 0, 4)] and plain.script == "a"
+
+
+def test_a_chunk_to_imitate_ends_where_the_instruction_changes():
+    """As one that is played. Behind that its last action is repeated, as at the end of an episode."""
+    config = PolicyConfig(model="mlp", kind="robotics/small")
+    policy = Listening(config, dims=1, state=2, hidden=[8], chunk=3, seed=3)
+    track = TrajectoryData(
+        instruction="a",
+        instructions=("a", "a", "b", "b", "b", "b"),
+        images={},
+        state=torch.zeros(6, 2),
+        choices=torch.arange(5).view(5, 1, 1) / 10,
+        logprobs_TKC=torch.full((5, 1, 1), torch.nan),
+        valid_TK=torch.ones(5, 1, dtype=torch.bool),
+        rewards_TK=torch.zeros(5, 1),
+    )
+    found = policy.chunked(track)
+    assert (10 * found.choices).round().view(5, 3).tolist() == [[0, 1, 1], [1, 1, 1], [2, 3, 4], [3, 4, 4], [4, 4, 4]]
+    assert found.valid_TK.sum(1).tolist() == [2, 1, 3, 2, 1]
+    act = ACT(PolicyConfig(model="tiny:act:width=16,chunk=4,latent=0,pictures=0", kind="act"), dims=1, state=2)
+    real = act.chunked(track).choices[..., -1]
+    assert real.sum(1).tolist() == [min(act.ahead, n) for n in (2, 1, 3, 2, 1)]
+
+
+def test_a_demonstration_keeps_the_instruction_of_each_moment(played):
+    policy, found = played
+    track = next(r for r in found if int(r.data.valid_TK.sum()) == 6).data
+    shown = _shown(track)
+    assert shown.instruction == f"{FIRST} now" and shown.instructions == track.told[:-1]
+    again = to_trajectory(shown, Prompt(messages=[], task="dial"), policy)
+    assert list(again.told) == [*shown.instructions, shown.instructions[-1]]
+    wrong = replace(shown, instructions=shown.instructions[:1])
+    with pytest.raises(PluginError, match="instructions must be 2 texts, of which the first is its instruction"):
+        task_demonstration(SimpleNamespace(demonstration=lambda prompt: wrong), Prompt(messages=[], task="dial"))
 
 
 def test_memories_keep_what_was_told(played, tmp_path):

@@ -54,6 +54,14 @@ def collected(made, asked, group_size=1, sampling=SAMPLING):
     return found
 
 
+def test_a_prompt_that_comes_again_gives_further_episodes():
+    first, second = prompts(2)  # a step of more prompts than a task has starts held each episode several times
+    played = [r.data.choices for r in collected(collector(), [first, second, first], 2)]
+    group = [r.data.choices for r in collected(collector(), [first], 4)]
+    assert all(map(torch.equal, [*played[:2], *played[4:]], group)), "as the members of one larger group"
+    assert len({choices.numpy().tobytes() for choices in played}) == 6
+
+
 def replayed(rollout, **options):
     """The same actions in an environment of its own, step by step: (observations, rewards of parts, success, how it ended)."""
     from dial import Dial

@@ -136,9 +136,7 @@ OPTIONS: Mapping[str, Any] = {
         for of in ("", "@r1-aqa")
     },
     "vqa/consult": sample("opinions.jsonl"),
-    "vqa/table": sample("questions.jsonl"),
-    "vqa/table@vlm-r1": sample("questions.jsonl"),
-    "vqa/table@maye": sample("questions.jsonl"),
+    **{id: sample("questions.jsonl") for id in plugins.registry().specs("tasks") if id.startswith("vqa/table")},
 }
 """Task -> the options without which it has no data, or a function that makes the data in a folder. Others need none."""
 BROWSER = ("gui/episodes", "rendering/page")

@@ -11,6 +11,7 @@ that has what it reads, and a model whose log-probabilities and entropies are th
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -113,6 +114,21 @@ def of_trl() -> Iterator[dict[str, Any]]:
     yield from rows("trl-gmpo", {"algorithm": "gmpo"}, called(GMPOTrainer, epsilon_low=0.4, epsilon_high=0.4), how)
 
 
+def masked(gap: float, cap: float, loss: Loss) -> Loss:
+    """verl's loss with truncated weights for the sampler, which are 0 for what its geometric mask rejects; the policy is the one
+    before the update, and the sampler the old one of the batch."""
+    from verl.trainer.ppo import rollout_corr_helper as helper
+
+    def found(logprobs: torch.Tensor, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        mask, moved = batch["mask"].float(), logprobs.detach() - batch["old"]
+        weights, _ = helper.compute_rollout_correction_weights(moved, mask, "token", cap)
+        bounds = f"{math.exp(-gap)}_{math.exp(gap)}"
+        kept, _ = helper.compute_rollout_rejection_mask(moved, mask, "seq_mean_k1", bounds)
+        return loss(logprobs, {**batch, "old": logprobs.detach(), "weights": weights * kept})
+
+    return found
+
+
 def of_verl() -> Iterator[dict[str, Any]]:
     import numpy as np
     import verl
@@ -125,7 +141,8 @@ def of_verl() -> Iterator[dict[str, Any]]:
 
         def loss(logprobs: torch.Tensor, batch: dict[str, torch.Tensor]) -> torch.Tensor:
             function = core_algos.get_policy_loss_fn(name)
-            return function(batch["old"], logprobs, batch["advantages"].clone(), batch["mask"].float(), average, config)[0]
+            given = (batch["old"], logprobs, batch["advantages"].clone(), batch["mask"].float(), average, config)
+            return function(*given, *([batch["weights"]] if "weights" in batch else []))[0]
 
         return loss
 
@@ -148,6 +165,10 @@ def of_verl() -> Iterator[dict[str, Any]]:
     yield from rows("verl-kl-cov", {"algorithm": "kl-cov", "share": 0.2, "penalty": 0.7}, found, how, per_token=True)
     rloo = {"algorithm": "rloo", "loss": "grpo", "normalise": "token", "dual_clip": 3.0}
     yield from rows("verl-rloo", rloo, called("vanilla"), how, per_token=True)
+
+    for gap, cap in ((0.2, 1e6), (0.15, 1.3)):
+        settings = {"algorithm": "grpo", "normalise": "token", "gap_mask": gap, "cap": cap, "dual_clip": 3.0}
+        yield from rows(f"verl-gap-{gap}", settings, masked(gap, cap, called("vanilla")), how)
 
     noise = torch.Generator().manual_seed(0)
     for number in range(8):

@@ -32,11 +32,11 @@ def kept(vlm, micro):
     return saved(vlm.model, lambda: vlm.logprobs(micro, 1.0)) - 4 * len(micro.target_L) * len(vlm.bias_V)
 
 
-def a_micro_batch(vlm, completion, prompts=2, size=(112, 112), patches=0):
+def a_micro_batch(vlm, completion, prompts=2, size=(112, 112), patches=0, prompt=None):
     """Groups whose completions have this length, and what a plan takes them for. patches: of a prompt's picture, if its grid
-    doesn't say."""
+    doesn't say. prompt: by default one with a picture of this size."""
     made = []
-    for rollout in cases.rollouts(vlm, [cases.prompt(0, size=size)] * prompts, group=GROUP, longest=1):
+    for rollout in cases.rollouts(vlm, [prompt or cases.prompt(0, size=size)] * prompts, group=GROUP, longest=1):
         turn = replace(rollout.turns[0], token_ids=rollout.turns[0].token_ids * completion, logprobs=(-1.0,) * completion)
         made.append(replace(rollout, turns=(turn,)))
     some = Credit(advantages=torch.ones(GROUP * prompts))

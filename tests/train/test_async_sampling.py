@@ -341,7 +341,7 @@ def test_an_interrupted_run_goes_on_after_a_stop_with_the_prompts_that_come_next
     [
         (
             {"importance_sampling": "off"},
-            r'^stages.0.importance_sampling = "off" with compute.staleness = 1: .*use "truncate" or "mask"$',
+            r'^stages.0.importance_sampling = "off" with compute.staleness = 1: .*"mask", or ratio_to = "sampler"$',
         ),
         ({"algorithm": "remax"}, r"^stages.0.algorithm = 'remax' compares with greedy answers of the current weights"),
         ({"imitation": {"rule": "mixed"}}, r"^stages.0.imitation reads prompts while compute.staleness = 1 samples others"),
@@ -359,3 +359,6 @@ def test_the_correction_is_on_unless_the_run_file_says_which(tmp_path):
     stages = [{"kind": "rl", "steps": 1}, {"kind": "rl", "steps": 1, "importance_sampling": "mask"}]
     found = [with_algorithm_defaults(toy_config(tmp_path, stages=stages, compute={"staleness": k})).stages for k in (0, 1)]
     assert [[stage.importance_sampling for stage in some] for some in found] == [["off", "mask"], ["truncate", "mask"]]
+    rl = {"kind": "rl", "steps": 1, "ratio_to": "sampler", "prompts_per_step": 3, "group_size": 4}
+    resolved = resolve(toy_config(tmp_path, stages=[rl], compute={"staleness": 1}))
+    assert resolved.config.stages[0].importance_sampling == "off", "the ratio corrects for it"

@@ -85,7 +85,9 @@ def test_each_algorithm_learns_on_a_policys_tokens_or_is_refused_in_one_line(alg
             assert token in ALONE.get(algorithm, set(TokenKind)), kind
 
 
-@pytest.mark.parametrize("keys", [{"off_policy_mask": 0.1}, {"importance_sampling_level": "sequence"}], ids=str)
+@pytest.mark.parametrize(
+    "keys", [{"off_policy_mask": 0.1}, {"gap_mask": 0.1}, {"importance_sampling_level": "sequence"}], ids=str
+)
 def test_what_weighs_whole_answers_is_for_words(keys):
     stage = RlStage(kind="rl", steps=1, importance_sampling="mask", **keys)
     check_tokens("stages.3", "some", W, stage, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -96,6 +97,11 @@ def test_an_expert_s_single_actions_are_dealt_into_chunks() -> None:
     assert found.actions_TKA[..., 0].tolist() == [pytest.approx([0.1, 0.2]), pytest.approx([0.3, 0.4]), pytest.approx([0.5, 0.5])]
     assert found.valid_TK.tolist() == [[True, True], [True, True], [True, False]]
     assert found.state[:, 1].tolist() == [0, 2, 4, 5] and len(found.images["front"]) == 4
+    asked = replace(track(0, 5), instruction="a", instructions=("a", "a", "a", "b", "b", "b"))
+    parts = in_chunks(asked, 2)
+    assert parts.valid_TK.tolist() == [[True, True], [True, False], [True, True]], "no call goes on where the instruction changes"
+    assert list(parts.told) == ["a", "a", "b", "b"] and parts.state is not None and parts.state[:, 1].tolist() == [0, 2, 3, 5]
+    assert parts.actions_TKA is not None and parts.actions_TKA[1, :, 0].tolist() == pytest.approx([0.3, 0.3])
     paid = track(0, 5)
     paid.rewards_TK[:] = torch.tensor([1.0, 2.0, 4.0, 8.0, 16.0])[:, None]
     assert in_chunks(paid, 2).rewards_TK.sum(1).tolist() == [3.0, 12.0, 16.0], "each is paid once"

@@ -173,10 +173,14 @@ def test_the_card_has_the_first_evaluation_beside_the_last_one(made, tmp_path, f
         if "eval" in row and row["step"] == 0:
             row["step"], row["eval"]["value"] = first, 0.123
     (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (run / "config.toml").write_text((run / "config.toml").read_text().replace("[policy]\n", "[policy]\nmax_pixels = 3136\n"))
+    config = (run / "config.toml").read_text().replace("[policy]\n", "[policy]\nmax_pixels = 3136\n")
+    told = "[policy.chat_template_kwargs]\n"
+    assert told in config
+    (run / "config.toml").write_text(config.replace(told, f"{told}enable_thinking = false\n"))
     export_run(run, tmp_path / "out", which="last")
     text = (tmp_path / "out" / "README.md").read_text()
     assert "trained on pictures of at most 3,136 pixels" in text
+    assert "    add_generation_prompt=True,\n    enable_thinking=False,\n" in text
     assert f"| value (95% interval) | {title} | prompts |" in text and len(re.findall(r"\) \| 0\.123 \(.*\) \| 4 \|", text)) == 1
 
 

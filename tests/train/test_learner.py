@@ -498,6 +498,55 @@ def test_completions_that_the_policy_has_left_and_should_leave_are_left_out():
     assert rl(Bandit(0.0, 0.0), off_policy_mask=0.2).update([hinted], 0)["importance/drifted_share"] == pytest.approx(1 / 3)
 
 
+def test_completions_on_which_sampler_and_learner_are_apart_are_left_out():
+    """Probability one half here; ratios of completions whose geometric means are 1, 1.73, 1 / 1.73, 2 and 8. What nobody sampled,
+    or another prompt's sampler, counts in no mean and stays."""
+    ratios = [2, 1 / 2, 2, 3 / 2, 1 / 2, 2 / 3, 2, math.nan, 8]
+    sampler = [HALF - math.log(r) for r in ratios]
+    advantages = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0]
+    moved = [False] * 8 + [True]
+    made = batch([0] * 9, advantages, sampler, rollouts=[0, 0, 1, 1, 2, 2, 3, 3, 4], off_policy=moved)
+    always = 1.0 + 2.0 + 128.0 + 1.2 * 256.0  # the last one's ratio is to its sampler, and clipped
+    for limit, kept in ((0.5, 0.0), (0.6, 4.0 + 8.0 + 16.0 + 32.0), (0.7, 4.0 + 8.0 + 16.0 + 32.0 + 64.0)):
+        found = rl(Bandit(0.0, 0.0), gap_mask=limit, gap_limit=9.0).update([made], 0)
+        assert found["loss"] == pytest.approx(-(always + kept) / 9)
+        assert found["importance/apart_share"] == pytest.approx({0.5: 5, 0.6: 1, 0.7: 0}[limit] / 9)
+    both = rl(Bandit(0.0, 0.0), gap_mask=0.5, importance_sampling="truncate", importance_sampling_cap=1.5, gap_limit=9.0)
+    assert both.update([made], 0)["loss"] == pytest.approx(-(always + 0.5 - 1.0) / 9), "weights of 1.5 and 0.5 for the first"
+
+
+def test_the_ratio_to_the_sampler():
+    """Probability one half here, at the sampler a third, a quarter and a half; nobody sampled the last token."""
+    sampler, advantages = [math.log(1 / 3), math.log(1 / 4), HALF, math.nan], [1.0, 10.0, 100.0, 1000.0]
+    for to, ratios in (("sampler", [1.5, 1.6, 1.0, 1.0]), ("learner", [1.0] * 4)):
+        policy = Bandit(0.0, 0.0)
+        learner = rl(policy, ratio_to=to, clip_high=0.6, gap_limit=9.0)
+        found = learner.update([batch([0] * 4, advantages, sampler, rollouts=[0, 1, 2, 3])], 0)
+        assert found["loss"] == pytest.approx(-sum(r * a for r, a in zip(ratios, advantages, strict=True)) / 4)
+        assert found["clip_share"] == (0.25 if to == "sampler" else 0.0)
+        assert found["logprob_gap"] == pytest.approx((math.log(3 / 2) + math.log(2)) / 3), "still that before the update"
+        slope = sum(r * a * (r != 1.6) for r, a in zip(ratios, advantages, strict=True)) / 4 / 2  # of the logit of token 0
+        assert learner.state()["optimizer/w/exp_avg"][0].item() == pytest.approx(-0.1 * slope, rel=1e-5)
+
+
+def test_in_later_passes_the_ratio_is_still_to_the_sampler():
+    sampler = [math.log(1 / 3), math.log(1 / 4)]
+    once, twice = Bandit(0.0, 0.0), Bandit(0.0, 0.0)
+    for policy, epochs in ((once, 1), (twice, 2)):
+        learner = rl(policy, ratio_to="sampler", clip_high=9.0, epochs=epochs, learning_rate=0.3, gap_limit=9.0)
+        found = learner.update([batch([0, 1], [1.0, 0.5], sampler)], 0)
+    p = log_softmax(once.w.detach(), 0).exp()
+    assert found["loss"] == pytest.approx(-(3 * p[0].item() + 0.5 * 4 * p[1].item()) / 2, rel=1e-5) and abs(p[0] - 0.5) > 0.05
+
+
+def test_a_bias_correction_whose_ratio_overflows_leaves_numbers():
+    """The policy is the reference, and what another policy sampled is far likelier now than it was."""
+    policy = Bandit(0.0, 0.0)
+    learner = rl(policy, reference=reference_of(policy, 0.0, 0.0), kl_coef=0.5, kl_bias_correction=True)
+    found = learner.update([batch([0], [0.0], [-99.0], off_policy=[True])], 0, kl=0.5)
+    assert found["loss"] == 0.0 and learner.state()["optimizer/w/exp_avg"].isfinite().all()
+
+
 def test_a_loss_may_see_all_tokens_of_its_mini_batch():
     """Two mini-batches of two micro-batches each: what was sampled is known at the first update and measured at later ones."""
     seen = []

@@ -12,7 +12,7 @@ from mmrl.config.load import parse_config
 from mmrl.config.sections import LoraConfig, PolicyConfig, RlStage
 from mmrl.policies.acting.vla import VLA
 from mmrl.policies.batches import ActionMicroBatch
-from mmrl.train.plan.acting import slots, vla_shapes, vla_sizes, vla_workload
+from mmrl.train.plan.acting import slots, vla_sizes, vla_workload
 from mmrl.train.plan.kept import activations
 from mmrl.train.plan.machines import GPUS
 from mmrl.train.plan.memory import resident
@@ -28,6 +28,7 @@ from plan_cases import saved
 CASES = {
     "qwen2_5_vl": ({"dims": 3, "bins": 16}, 0.03),
     "qwen3_vl": ({"dims": 3, "chunk": 2, "head": "normal", "state": 4}, 0.03),
+    "internvl": ({"dims": 3, "chunk": 2, "bins": 16, "size": 28}, 0.01),
     "openvla": ({"dims": 3, "bins": 16, "decoding": "oft", "head": "l1", "scale": "network", "size": 56}, 0.15),
 }
 """Family -> (options, by what share planned activations may be off): the two towers of OpenVLA are planned as one."""
@@ -38,7 +39,8 @@ def test_weights_and_activations_are_what_torch_keeps(family):
     options, bound = CASES[family]
     config = PolicyConfig(model=f"tiny:{family}:hidden=128,layers=3", kind="vla", options=options)
     policy = VLA(config, **options)
-    shapes = find_shapes(config).shapes
+    size = options.get("size", 112)
+    shapes = find_shapes(config).shapes.seeing(size**2)
     named = {name: tuple(p.shape) for name, p in policy.parameters()}
     assert dict(shapes.named()) == named
     counted = trained(shapes, None, RlStage(kind="rl", steps=1))
@@ -64,7 +66,7 @@ def test_weights_and_activations_are_what_torch_keeps(family):
     )
     read = policy.seeing.read(seen, policy.slot_ids.expand(6, -1))
     grid = read.media.get("image_grid_thw")
-    patches = int(grid.prod(-1).sum()) if grid is not None else 6 * 2 * (56 // 14) ** 2 // 2
+    patches = int(grid.prod(-1).sum()) if grid is not None else 6 * shapes.patches_of(size**2)
     assert slots(config, shapes.family) == policy.slots
     planned = Micro(rows=6, length=read.ids_nS.shape[1], patches=patches, targets=6 * policy.slots)
     assert activations(shapes, planned, 4, weights=counted) == pytest.approx(
@@ -151,8 +153,8 @@ def test_wrong_options_and_families_are_refused():
             find_shapes(PolicyConfig(model="tiny:openvla", kind="vla", options=options))
     with pytest.raises(UserError, match="policy 'vlm' has no option 'foo'"):
         find_shapes(PolicyConfig(model="tiny:qwen2_5_vl", options={"foo": 1}))
-    with pytest.raises(UserError, match="is a llava, which mmrl plan can't count"):
-        vla_shapes({"model_type": "llava"}, PolicyConfig(model="x", kind="vla"), "x")
+    with pytest.raises(UserError, match=r"is a gemma3, whose windows of attention keep it from acting: choose another model$"):
+        find_shapes(PolicyConfig(model="tiny:gemma3", kind="vla"))
 
 
 @pytest.mark.parametrize("decoding, decoded", [("one-by-one", True), ("parallel", False)])

@@ -77,8 +77,8 @@ def test_pictures_of_a_plan_are_as_the_model_beneath_sees_them(tmp_path):
     assert found[0] > 4 * found[56]
 
 
-def test_a_policy_that_steers_another_has_it_look_twice():
-    """Once for the hidden states by which the noise is chosen, and once to act from it."""
+def test_a_policy_that_steers_another_has_it_look_once():
+    """For the hidden states by which the noise is chosen, and to act from it: as often as one that reads the former alone."""
     base = {"kind": "vla", "model": "tiny:qwen2_5_vl", "options": {"dims": 3, "head": "flow", "size": 56}}
     flops = {}
     for kind, own in (("squashed", {"dims": 3}), ("steered", {})):
@@ -87,4 +87,4 @@ def test_a_policy_that_steers_another_has_it_look_twice():
         data["tasks"] = [{"id": "robotics/reach", "options": {"dims": 3, "max_steps": 5}}]
         config = parse_config(data | {"stages": [{"kind": "off-policy", "steps": 1}]})
         flops[kind] = next(part.flops for part in predict(config, H200).stages[0].seconds if part.name == "act")
-    assert flops["steered"] == pytest.approx(2 * flops["squashed"], rel=1e-3)
+    assert flops["steered"] == pytest.approx(flops["squashed"], rel=1e-3)

@@ -184,9 +184,8 @@ def test_frozen_parts_have_no_gradients_and_a_frozen_tower_keeps_nothing():
     weights = trained(shapes, None, frozen)
     assert weights.moved == 3_085_938_688 and not weights.vision
     micro = Micro(rows=1, length=100, patches=400, targets=1)
-    assert activations(shapes, micro, 2, weights=weights) == activations(
-        shapes, Micro(rows=1, length=100, patches=0, targets=1), 2
-    )
+    bare = activations(shapes, Micro(rows=1, length=100, patches=0, targets=1), 2)
+    assert activations(shapes, micro, 2, weights=weights) == pytest.approx(bare, rel=1e-5)
 
 
 def test_a_3b_model_by_hand():

@@ -288,7 +288,7 @@ def test_kinds_that_say_nothing_are_refused_in_one_line(monkeypatch, tmp_path):
         find_shapes(PolicyConfig(kind="reward", model="tiny:qwen2_5_vl"))
     for kind, options, why in (
         ("squashed", {"base": str(tmp_path)}, r"policy\.options\.base: '.*' has no \S+: give a folder with a policy that acts$"),
-        ("robotics/residual", {"base": "nowhere"}, r"policy\.options\.base 'nowhere' is not a folder: give one with"),
+        ("robotics/residual", {"base": "nowhere"}, r"^policy\.options\.base: 'nowhere' is no folder here: "),
     ):
         with pytest.raises(UserError, match=why):
             find_shapes(PolicyConfig(kind=kind, model="mlp", options=options))

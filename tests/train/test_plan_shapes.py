@@ -128,7 +128,7 @@ def test_a_folder_says_what_it_holds(tmp_path):
 @pytest.mark.parametrize(
     "config, words",
     [
-        ({"model_type": "qwen2_audio"}, "is a qwen2_audio, which mmrl plan can't count: it counts qwen2_vl, "),
+        ({"model_type": "mllama"}, "is a mllama, which mmrl plan can't count: it counts qwen2_vl, "),
         ({"model_type": "llava"}, "its processor can't be loaded, .* has: give a folder with its files beside"),
         ({"model_type": "qwen3_vl_moe", "text_config": FEW | {"num_experts": None}}, "has no usable int.. argument must be"),
         ({"model_type": "qwen3_vl_moe", "text_config": {k: v for k, v in FEW.items() if k != "num_experts_per_tok"}}, "per_tok"),

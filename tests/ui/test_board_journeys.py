@@ -312,6 +312,22 @@ def test_17_an_episode_is_played(visitor: Visitor) -> None:
     page.wait_for_function("() => document.querySelector('figure.player').innerText.includes('/12')")
 
 
+PLAYER = """() => {
+  const prompt = document.querySelector('#groups .group .prompt');
+  prompt.style.width = '150px';
+  prompt.innerHTML = `<figure class="player"><img width="400" height="200"><div class="play"><button>&#9654;</button>
+    <input type="range"><span>16/16</span><select><option>0.25x</option></select></div></figure>`;
+  const end = prompt.getBoundingClientRect().right;
+  return [...prompt.querySelectorAll('*')].filter((e) => e.getBoundingClientRect().right > end + 1).map((e) => e.tagName);
+}"""
+"""Puts a player of a wide video into a prompt with a narrow column; returns what leaves its column."""
+
+
+def test_a_player_doesnt_cover_the_reward_beside_it(visitor: Visitor) -> None:
+    page = visitor.open("/rollouts?run=first", "() => document.querySelectorAll('#groups .group .prompt').length > 0")
+    assert page.evaluate(PLAYER) == []
+
+
 def test_18_alarms_and_the_rollouts_that_show_why(visitor: Visitor) -> None:
     page = visitor.open("/alarms?run=sweep/second")
     text = page.inner_text("main")

@@ -768,3 +768,14 @@ def test_a_meaning_may_begin_on_the_line_after_its_name() -> None:
         """
 
     assert _meanings(target, ["near", "far"]) == {"near": "where to begin", "far": "where to end"}
+
+
+def test_the_end_of_a_run_says_parts_of_episodes_with_their_intervals() -> None:
+    from mmrl.ui.cli.train import _say_figures
+
+    one = {"metric": "success", "value": 0.5, "low": 0.4, "high": 0.6, "n": 9, "extra": {}}
+    last = {**one, "extra": {"episode/chain_1": 0.75, "episode/return": 2.0, "part/a_b": 0.5, "failed": 0.0}}
+    last["intervals"] = {"episode/chain_1": (0.625, 0.875), "episode/return": (None, None)}
+    said: list[str] = []
+    _say_figures({"before": {"t": one}, "best": {"t": last}, "last": {"t": last}}, said.append)
+    assert said[1:] == ["  episode/chain 1 0.750 (0.625 to 0.875), episode/return 2.000 (interval unknown), part/a_b 0.500"]

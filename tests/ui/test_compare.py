@@ -15,11 +15,13 @@ from click.testing import CliRunner
 from mmrl import UserError, user_message
 from mmrl.api.statistics import mean_interval, wilson
 from mmrl.config.load import parse_config, to_dict
+from mmrl.evaluation.results import confidence_interval
 from mmrl.run_folder import files
 from mmrl.run_folder.reader import read_items, read_run
 from mmrl.run_folder.writer import RunFolder
 from mmrl.ui.board import sections
 from mmrl.ui.cli import main
+from mmrl.ui.report.svg import number
 from runs import figure
 
 
@@ -154,6 +156,70 @@ def test_intervals_keep_within_the_range_of_an_installed_verifier(tmp_path, monk
     low, high = wilson(0, 4)
     assert intervals("ranged.py") == [f"{low:.3f} to {high:.3f})", "0.008 to 0.616)"]
     assert intervals("") == ["unknown)", "-0.218 to 0.418)"]
+
+
+CHAINS = {"a": (2, 1, 0, 0, 5), "b": (3, 3, 0, 2, 5)}
+"""Instructions that were carried out in a row, of each episode of two runs."""
+
+
+def chained(tmp_path, *names: str) -> list[RunFolder]:
+    made = []
+    for name in names:
+        run = RunFolder.create(tmp_path / name, {"name": name, "seed": 0}, 0)
+        done = CHAINS[name[0]]
+        outcomes = [
+            {"success": float(n == 5), "return": float(n), "chain_1": float(n > 0), "chain_3": float(n > 2)} for n in done
+        ]
+        run.items(4, [item(str(i), o["success"], set=i // 2, outcome=o) for i, o in enumerate(outcomes)])
+        made.append(run)
+    return made
+
+
+def test_parts_of_episodes_are_compared_with_intervals(mmrl, tmp_path):
+    sets = [0, 0, 1, 1, 2]
+    chained(tmp_path, "a", "b")
+    found = json.loads(mmrl("a", "b", "--json"))["tasks"][0]
+    outcomes = {outcome["name"]: outcome for outcome in found["outcomes"]}
+    assert list(outcomes) == ["chain_1", "chain_3", "return"], "success is the figure itself"
+    for name, least in (("chain_1", 1), ("chain_3", 3)):
+        for name_of_run, own in zip("ab", outcomes[name]["values"], strict=True):
+            values = [float(n >= least) for n in CHAINS[name_of_run]]
+            low, high = confidence_interval(values, sets=sets)
+            assert own == pytest.approx({"value": sum(values) / 5, "low": low, "high": high})
+    assert outcomes["return"]["values"][1]["value"] == pytest.approx(13 / 5)
+    differences = [b - a for a, b in zip(CHAINS["a"], CHAINS["b"], strict=True)]
+    low, high = mean_interval(differences, sets)
+    paired = outcomes["return"]["paired"]
+    assert [paired[key] for key in ("n", "difference", "low", "high")] == pytest.approx([5, 1.0, low, high])
+    text = mmrl("a", "b")
+    assert "  return: A 1.600 (" in text and f"B - A +1.000 ({low:+.3f} to {high:+.3f})" in text
+
+
+def test_parts_of_episodes_are_on_the_boards_page_and_in_a_table_of_runs(mmrl, tmp_path):
+    a, b, more = (run.path for run in chained(tmp_path, "a", "b", "b-more"))
+    page = sections.compare("a", a, "b", b, ("last", "last"), ["a", "b"])
+    low, high = confidence_interval([1.0, 1.0, 0.0, 1.0, 1.0], sets=[0, 0, 1, 1, 2])
+    assert "<small>chain 1, n = 5</small>" in page and f"<b>0.8</b><small>{number(low)} to {number(high)}</small>" in page
+    text = mmrl(str(a), str(b), str(more))
+    row = next(line for line in text.splitlines() if line.strip().startswith("chain_1"))
+    assert row.count(f"0.800 ({low:.3f} to {high:.3f})") == 2
+
+
+def test_an_outcome_that_only_one_run_has_is_left_out(mmrl, tmp_path):
+    """As of a run of an older version."""
+    chained(tmp_path, "a")
+    run = RunFolder.create(tmp_path / "old", {"name": "old", "seed": 0}, 0)
+    run.items(4, [item(str(i), 0.0) for i in range(5)])
+    assert json.loads(mmrl("a", "old", "--json"))["tasks"][0]["outcomes"] == []
+    assert json.loads(mmrl("old", "a", "--json"))["tasks"][0]["outcomes"] == []
+
+
+def test_a_damaged_outcome_is_refused(refused, tmp_path):
+    a, b = (run.path for run in chained(tmp_path, "a", "b"))
+    path = b / "evaluations/step-000004.jsonl"
+    path.write_text(path.read_text().replace('"chain_1":1.0', '"chain_1":"yes"'))
+    assert '"yes"' in path.read_text()
+    assert "line 1: its outcome must have a number for each name: remove that line" in refused(str(a), str(b))
 
 
 def test_two_runs_are_compared_prompt_by_prompt(mmrl, tmp_path):

@@ -52,7 +52,8 @@ def test_json_has_the_keys_that_are_promised(run_file):
     assert [stage["kind"] for stage in told["stages"]] == ["sft", "rl"]
     stage = told["stages"][1]
     assert set(stage) == {"stage", "kind", "trained", "work", "memory", "seconds"}
-    assert set(stage["memory"]) == {"parts", "peaks", "peak", "certain"}
+    assert set(stage["memory"]) == {"parts", "peaks", "peak", "phase", "certain"}
+    assert stage["memory"]["peaks"][stage["memory"]["phase"]] == stage["memory"]["peak"] and stage["work"]["asked"] > 0
     for phase, peak in stage["memory"]["peaks"].items():
         assert peak == sum(part["bytes"] for part in stage["memory"]["parts"] if phase in part["phases"])
     assert stage["seconds"]["step"] == pytest.approx(sum(part["seconds"] for part in stage["seconds"]["parts"]))
@@ -123,3 +124,17 @@ def test_train_asks_before_it_loads(run_file, monkeypatch):
     setup.device = "cpu"
     monkeypatch.setattr(start, "current_machine", None)
     start.check_memory(setup, told)
+
+
+def test_the_moment_of_the_peak_and_what_a_model_hears_are_told(tmp_path):
+    path = tmp_path / "hears.toml"
+    path.write_text(
+        'name = "x"\npolicy = {model = "tiny:qwen2_audio:hidden=32,layers=2"}\ntasks = [{id = "classification/digits"}]\n'
+        'stages = [{kind = "rl", steps = 1, prompts_per_step = 4}]\n',
+        encoding="utf-8",
+    )
+    shown = ask(str(path), "--machine", "h200").stdout
+    assert "1 x 30 seconds of sound per prompt" in shown and "pixels" not in shown.split("stages.0")[0]
+    stage = json.loads(ask(str(path), "--machine", "h200", "--json").stdout)["stages"][0]
+    named = {"update": "learning", "generate": "sampling"}[stage["memory"]["phase"]]
+    assert f"stay free while {named}, which takes most" in shown and "4 x " in shown and stage["work"]["asked"] == 4

@@ -372,6 +372,20 @@ def test_reports_of_runs_with_little_in_them(run: RunFolder) -> None:
         assert "nan" not in (attrs.get("d") or "").lower()
 
 
+def test_parts_of_episodes_have_intervals_in_the_card_and_in_the_table(run: RunFolder) -> None:
+    extra = {"episode/chain_1": 0.8, "episode/return": 1.25, "episode/success": 0.5}
+    bounds = {"episode/chain_1": [0.71, 0.87], "episode/return": [None, None], "episode/success": [0.4, 0.6]}
+    figure = {"task": "t/a", "split": "test", "metric": "success", "value": 0.5, "low": 0.4, "high": 0.6, "n": 9}
+    run.evaluation(4, "rl", {**figure, "extra": extra, "intervals": bounds})
+    html = write_report(run.path).read_text()
+    assert "<span>chain 1 <b>0.8</b> <small>0.71 to 0.87</small></span>" in html
+    assert "<span>return <b>1.25</b></span>" in html, "its interval is unknown"
+    assert "<th>Return</th><th>n</th>" in html and "<td><b>1.25</b></td><td>9</td>" in html
+    row = html.partition('<tr class="part">')[2].partition("</tr>")[0]
+    assert row.startswith("<th scope='row'>chain 1</th>") and 'style="left:71.0%;width:16.0%"' in row
+    assert "<td><b>0.8</b><small>0.71 to 0.87</small></td><td></td><td></td>" in row and html.count('class="part"') == 1
+
+
 def test_several_tasks_and_metrics_of_plugins(run: RunFolder) -> None:
     for step in (1, 2):
         run.metrics(

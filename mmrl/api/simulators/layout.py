@@ -132,3 +132,11 @@ def credit_units(data: TrajectoryData, ratio: Ratio, credit: Credited) -> torch.
     unit_TK = action_TK if credit == "action" else torch.arange(calls, device=action_TK.device)[:, None].expand(-1, count)
     targets_in_action = data.logprobs_TKC.shape[-1] if ratio == "token" else 1
     return unit_TK[data.valid_TK].repeat_interleave(targets_in_action).cpu()
+
+
+def asked_until(data: TrajectoryData) -> list[int]:
+    """Of each action of a demonstration, one per call: the number of the first action that is done for another instruction, or
+    their count. Actions beyond its moments have its last instruction."""
+    count = len(data.choices)
+    found = [end for _, begin, end in data.stretches[:-1] for _ in range(begin, end)]
+    return [*found, *[count] * (count - len(found))]

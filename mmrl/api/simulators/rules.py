@@ -13,6 +13,10 @@ if TYPE_CHECKING:  # torch would make `import mmrl` slow
     import torch
 
 
+SEEN = "seen_success"
+"""The part of `Simulation.sees_success`."""
+
+
 @dataclass(frozen=True, slots=True)
 class RuledStep:
     """What a step means for N episodes. Rows of inactive environments mean nothing; all tensors are on the CPU."""
@@ -58,9 +62,15 @@ class EpisodeRules:
         told = download(own | {f"part {name}": rows for name, rows in found.parts.items()})
         success_N, lost_N = told["success_N"], told.get("lost_N", torch.zeros_like(active_N))
         parts = {name: told[f"part {name}"].float() for name in found.parts} | {"success": success_N.float()}
+        seen_N = torch.zeros_like(active_N)
+        if self.simulation.sees_success is not None:
+            going = (active_N & ~lost_N).nonzero()[:, 0]
+            seen_N[going] = self.simulation.sees_success(found.observation.rows(going)).cpu()
+            parts[SEEN] = seen_N.float()
         late_N = self.elapsed_N >= self.max_steps
         terminated_N = (
             told["terminated_N"]
+            | seen_N
             | (success_N & self.simulation.terminate_on_success)
             | (late_N & self.simulation.time_limit_terminates)
         )

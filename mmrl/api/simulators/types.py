@@ -9,6 +9,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, groupby
 from typing import TYPE_CHECKING, Any, Literal
 
 from mmrl.api.transfer import upload, upload_one
@@ -125,6 +126,9 @@ class Simulation:
     """The time limit is part of the task: reaching it terminates the episode, without bootstrapping unless the stage says
     `critic.bootstrap = "always"`. Otherwise it truncates the episode, and the critic's value of the last state is used for
     bootstrapping."""
+    sees_success: Callable[[Observation], torch.Tensor] | None = None
+    """bool [n]: which of n observations, each of the state after a step, show success. There, the episode terminates. It is also
+    a part, `seen_success`, for `stages` and metrics; `success` is what the simulator says, as without it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +144,13 @@ class Demonstration:
     """float32, M >= T: the action after each observation and, for policies that act in chunks, the actions that followed."""
     physical_units: bool = False
     """Actions are in metres, radians and so on, not in the simulator's [-1, 1]; for policies with statistics."""
+    instructions: tuple[str, ...] = ()
+    """T texts, at the same times as `images`, of an episode whose instruction changes; `instruction` is then the first.
+    Empty: it is the same all the time."""
+    rewards_T: torch.Tensor | None = None
+    """float32: what each of the first T actions was paid, of a whole episode; see `Task.recorded_episodes`."""
+    terminated: bool = False
+    """Nothing would have followed the T-th action, of a whole episode."""
 
 
 def split_parts(stage: str) -> list[str]:
@@ -198,6 +209,26 @@ class TrajectoryData:
     def told(self) -> Sequence[str]:
         """T + 1 texts: the instruction before each call, and that of the last state."""
         return self.instructions or [self.instruction] * (len(self.valid_TK) + 1)
+
+    @property
+    def stretches(self) -> list[tuple[str, int, int]]:
+        """(instruction, its first call, the call after its last) of each part of the episode, in order. What a part's last call
+        led to is the moment with the last number: there, the next part begins."""
+        found, begin = [], 0
+        for text, calls in groupby(self.told[:-1]):
+            end = begin + sum(1 for _ in calls)
+            found.append((text, begin, end))
+            begin = end
+        return found
+
+    @property
+    def script(self) -> str:
+        """What was asked for, for people: the instruction, or, where it changes, a line for each with the second of simulated
+        time at which it began."""
+        if len(parts := self.stretches) < 2:
+            return self.instruction
+        ends = [0, *accumulate(self.valid_TK.sum(1).tolist())]
+        return "\n".join(f"{self.step_s * ends[begin]:.2f} s: {text}" for text, begin, _ in parts)
 
     def retold(self, change: Callable[[str], str]) -> TrajectoryData:
         """A copy with its instructions changed."""

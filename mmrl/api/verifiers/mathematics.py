@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import re
 from collections.abc import Iterator
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from mmrl.api.errors import UserError
 
 try:
     import math_verify
+    from math_verify import parser
 except ModuleNotFoundError as error:
     raise UserError(f'comparing formulas needs {error.name}: pip install "multimodal-rl[mathematics]"') from error
 
@@ -18,8 +22,8 @@ MAX_MATH = 20_000
 """Largest number of characters for math-verify, since its patterns take quadratic time."""
 COMMAND = re.compile(r"\\([A-Za-z]+|.)", re.DOTALL)
 """A LaTeX command; the group is its name."""
-_PYTHON = re.compile(r"(?<=[\w)}\]])\*\*|(?<=[\d)}\]])\s+\*\*")
-"""Python's power operator. In "it is **7**" the stars are no power."""
+_PYTHON = re.compile(r"(?:(?<=[\w)}\]])|(?<=[\d)}\]])\s+)\*\*(?=\s*[-+(\d.])")
+"""Python's power operator, which has a number or a bracket behind it. In "it is **10^3** in all" the stars are no power."""
 _EXPONENT = re.compile(r"(\S)\s*\^[\s({-]*(\d+)")
 _AFTER = re.compile(r"\s*[-+]?\s*(\\[A-Za-z]+\s*(?=[{\[(]))?([{\[(]|\d+|\\[A-Za-z]+|\S|\Z)")
 """The text after a `^`: a command with a group, an opening bracket, a number, a command, or another character."""
@@ -47,28 +51,81 @@ MAX_FACTORS = 400
 """Largest number of letters, commands and numbers of a formula, a text in it being one: parsing takes milliseconds for each."""
 MAX_BOXES = 100
 """Largest number of boxes in a text: all of them are read as one set."""
+_BOX = re.compile(r"\\(?:boxed|fbox)")
+NEAR = 70
+"""With fewer characters between them, boxes are one answer."""
 _INTEGRAL = re.compile(r"\\i+nt(?![A-Za-z])")
 MAX_INTEGRALS = 3
 """Largest number of integrals in a formula: they are computed, one within the other."""
+MAX_NESTED = 20
+"""Largest measure of nested brackets, see `_nested`."""
+MAX_TRIED = 100
+"""Largest number of formulas that are tried until one can be read: each may take a tenth of a second."""
 _LONG_NUMBER = re.compile(r"(?<!\d)\d{500}")
 _UNION = re.compile(r"\\c[au]p(?![A-Za-z])")
 MAX_UNIONS = 16
 """Largest number of unions and intersections in a text: comparing them takes cubic time."""
 
+_FORMULAS = [math_verify.LatexExtractionConfig(), math_verify.ExprExtractionConfig()]
+_LETTERS = [math_verify.StringExtractionConfig(), *_FORMULAS]
+_NO_TIMEOUT = {"timeout_seconds": 0} if "timeout_seconds" in inspect.signature(parser.extract_match).parameters else {}
+"""math-verify's timeouts, which use signals, are off; version 0.5.2 has one here."""
+
 logging.getLogger("math_verify").setLevel(logging.CRITICAL)  # it warns that its own timeouts are off: the judge has the deadline
 
 
 def parse_math(text: str, letters: bool = False) -> list[Any]:
-    """The expressions that math-verify finds in a text; an empty list if parsing would take too long. letters: also look for the
-    letters of options, A to D."""
-    if is_too_expensive(text):
+    """The expression that math-verify's `parse` finds in a text, and its words; an empty list if it would have to read one that
+    takes too long. letters: also look for the letters of options, A to D."""
+    if len(text) > MAX_MATH or _nested(text) > MAX_NESTED:  # its patterns take seconds where brackets don't close
         return []
-    # 0 switches the timeout off: math-verify's timeouts use signals
-    return math_verify.parse(text, parsing_timeout=0, **({"extraction_config": _letters_too()} if letters else {}))
+    try:
+        return _found(text, _LETTERS if letters else _FORMULAS)
+    except MemoryError:
+        raise
+    except Exception:  # noqa: BLE001  `parse` does the same
+        return []
 
 
-def _letters_too() -> list[Any]:
-    return [math_verify.StringExtractionConfig(), math_verify.LatexExtractionConfig(), math_verify.ExprExtractionConfig()]
+def _found(text: str, kinds: list[Any]) -> list[Any]:
+    """What `parse` finds. It looks by the priority of its patterns, and for each from the end of the text to the first match that
+    it can read, so that what stands before an answer isn't read, whatever time that would take."""
+    patterns = [(priority, pattern, kind) for known, kind in parser.get_extraction_regexes(kinds) for pattern, priority in known]
+    words, tried = "", 0
+    for _, same in groupby(sorted(patterns, key=itemgetter(0)), key=itemgetter(0)):
+        matches = [(match, kind) for _, pattern, kind in same for match in pattern.finditer(text)]
+        for match, kind in sorted(matches, key=lambda one: (one[0].end(), -one[0].start()), reverse=True):
+            tried += 1
+            if tried > MAX_TRIED or is_too_expensive(_read_of(match)):
+                return []
+            value, said = parser.extract_match(match, kind, **_NO_TIMEOUT)
+            words = words or said
+            if value is not None:
+                return [value, words] if words else [value]
+    return [words] if words else []
+
+
+def _read_of(match: re.Match[str]) -> str:
+    """What of a match is read as formulas: an expression; the last boxes of what begins with one; else all that follows the first
+    delimiter, without the words before it."""
+    if expression := match.groupdict().get("expr"):
+        return expression
+    boxes = match.groupdict().get("first_latexBoxed")
+    if boxes:
+        return _last_boxes(boxes)
+    bracket = match.groupdict().get("first_latexInlineBracket")
+    formula = None if bracket else _DELIMITER.search(match[0])
+    return match[0][formula.start() :] if formula else f"${match[0]}"
+
+
+def _last_boxes(text: str) -> str:
+    """The text from the last box on, or from the first of those that math-verify reads with it: fewer than `NEAR` characters are
+    between two of them."""
+    starts = [box.start() for box in _BOX.finditer(text)]
+    first = starts.pop() if starts else 0
+    while starts and first - _closed(text, text.find("{", starts[-1]) + 1) < NEAR:
+        first = starts.pop()
+    return text[first:]
 
 
 def verify_parsed(gold: list[Any], target: list[Any]) -> bool:
@@ -116,7 +173,7 @@ def is_too_expensive(text: str) -> bool:
         or bool(_LONG_NUMBER.search(text))
         or len(_UNION.findall(text)) > MAX_UNIONS
         or _towers(text)
-        or _nested(text) > 20
+        or _nested(text) > MAX_NESTED
     )
 
 

@@ -17,6 +17,7 @@ from torch import nn
 
 from mmrl.api.episodes import Trajectory
 from mmrl.api.errors import UserError
+from mmrl.api.simulators.layout import asked_until
 from mmrl.api.simulators.types import Observation, TrajectoryData
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.act import tiny
@@ -25,7 +26,7 @@ from mmrl.policies.act.ensemble import Ensemble
 from mmrl.policies.act.network import Network
 from mmrl.policies.act.options import ACTOptions
 from mmrl.policies.act.planned import planned_act
-from mmrl.policies.acting.base import ActionSample
+from mmrl.policies.acting.action_sample import ActionSample
 from mmrl.policies.acting.guidance import Guidance
 from mmrl.policies.acting.heads import Normal
 from mmrl.policies.acting.lerobot_folder import Layout
@@ -219,10 +220,11 @@ class ACT(LeRobotPolicy):
                 self.model["act"].eval()
 
     def chunked(self, track: TrajectoryData, physical: bool = False) -> TrajectoryData:
-        """The actions beyond the episode's end are marked as not real."""
+        """The actions beyond the end of the episode, or of its instruction, are marked as not real."""
         made, count = super().chunked(track, physical), len(track.choices)
         steps = torch.arange(count, device=self.device)[:, None] + torch.arange(self.ahead, device=self.device)
-        real = (steps < count)[..., None].to(made.choices.dtype)
+        ends_T1 = torch.tensor(asked_until(track), device=self.device)[:, None]
+        real = (steps < ends_T1)[..., None].to(made.choices.dtype)
         return replace(made, choices=torch.cat([made.choices[..., :-1], real], -1))
 
     def following(self, rollout: Trajectory) -> Trajectory:

@@ -40,6 +40,7 @@ def planned_act(kind: Any, config: PolicyConfig) -> Planned:
         model=model,
         width=said.dim_model,
         chunk=asked.chunk or said.n_action_steps,
+        dims=dims,
         steps=1,
         pictures=len(said.cameras),
         pixels=math.prod(said.shape_of(said.cameras[0])) if said.cameras else 0,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -16,10 +16,14 @@ from torch import nn
 from mmrl.api.episodes import Trajectory
 from mmrl.api.errors import UserError
 from mmrl.api.simulators.history import in_track
+from mmrl.api.simulators.layout import asked_until
 from mmrl.api.simulators.types import Observation, TrajectoryData
 from mmrl.api.specs import SimulatorSpec
 from mmrl.api.tokens import TokenKind
+from mmrl.compute.cuda_graphs import Found
 from mmrl.config.sections import PolicyConfig
+from mmrl.policies.acting.action_sample import ActionSample
+from mmrl.policies.acting.call_graphs import CallGraphs
 from mmrl.policies.acting.flow_noise import is_noise
 from mmrl.policies.acting.guidance import Guidance
 from mmrl.policies.acting.heads import Flow, Head, Tokens
@@ -34,25 +38,6 @@ if TYPE_CHECKING:
     from mmrl.api.interfaces import Simulator
     from mmrl.policies.acting.planned import Planned
     from mmrl.policies.critic import Critic
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ActionSample:
-    """Actions that a policy chose for n environments."""
-
-    actions_nKA: torch.Tensor
-    """float32, in [-1, 1]."""
-    choices: torch.Tensor
-    """[n, ...]: the actions in the head's representation, such as bins."""
-    logprobs_nKC: torch.Tensor
-    values_nU: torch.Tensor | None = None
-    """The critic's values, one for each action (U = K) or one for the chunk (U = 1)."""
-    expert_actions_nA: torch.Tensor | None = None
-    """Actions of the simulator's expert, if they were requested."""
-    tokens_n: torch.Tensor | None = None
-    """int64: see `TrajectoryData.tokens_T`."""
-    corrected_n: torch.Tensor | None = None
-    """bool: calls in which the expert acts in the policy's place."""
 
 
 class ActingPolicy(NormalisedPolicy):
@@ -81,12 +66,16 @@ class ActingPolicy(NormalisedPolicy):
     """Whether it computes in float32 whatever `policy.dtype` is, so that another type is refused."""
     unread: ClassVar[frozenset[str]] = frozenset({"min_pixels", "max_pixels"})
     """Keys of `[policy]` that change nothing in it, so that they are refused."""
-    history_of_steps: ClassVar[bool] = False
+    history_of_steps: bool = False
     """What it sees of the past is of earlier steps of the simulator, not of its own calls, and of the state, too."""
     width: int = 0
     """Width of the hidden states that a critic reads."""
     reads_text: bool = True
     """Whether an instruction changes what it does."""
+    replays: ClassVar[bool] = False
+    """Whether what follows a look is a run of `replayed`, so that `graphs` have an effect."""
+    graphs: CallGraphs | None = None
+    """By which `replayed` starts kernels; None without `generate.cuda_graphs`."""
     layered: ClassVar[bool] = False
     """With sharded weights, the layers of the language model are gathered one by one: the network calls them as modules."""
     _empty: ActingPolicy | None = None
@@ -95,6 +84,11 @@ class ActingPolicy(NormalisedPolicy):
     @property
     def continuous_dims(self) -> int:
         return 0 if isinstance(self.head, Tokens) else self.dims
+
+    @property
+    def state_moments(self) -> int:
+        """Moments whose states stand side by side in an observation's, the present one last."""
+        return self.history + 1 if self.history_of_steps else 1
 
     @property
     def ahead(self) -> int:
@@ -174,13 +168,20 @@ class ActingPolicy(NormalisedPolicy):
         """(actions_nKA, choices, logprobs_nKC, states [n, width])."""
         features, states = self.features(seen)
         if guidance is None:
-            return (*self.head.sample(features, draw, temperature), states)
+            return (*self.replayed(self.head.sample, features, draw, temperature), states)
         assert isinstance(self.head, Tokens | Flow)
         plain = self.features(guidance.plain)[0]
         if isinstance(self.head, Tokens):
             return (*self.head.sample(guidance.mixed(features, plain), draw, temperature), states)
         velocity = guidance.velocity(self.head.seeing(features), self.head.seeing(plain))
         return (*self.head.follow(velocity, features.shape[1], draw, temperature), states)
+
+    def replayed(self, run: Callable[..., Found], *given: Any) -> Found:
+        """run(*given), by a graph if there are some and no gradient is wanted, see `CallGraphs`. For what the host decides
+        nothing of: passes of the network over what a look has left, and random numbers of the calls."""
+        if self.graphs is None or torch.is_grad_enabled():
+            return run(*given)
+        return self.graphs(run, *given)
 
     @torch.no_grad()
     def candidates(
@@ -213,13 +214,14 @@ class ActingPolicy(NormalisedPolicy):
 
     def chunked(self, track: TrajectoryData, physical: bool = False) -> TrajectoryData:
         """A demonstration with one action per call -> chunks in the policy's representation: at each step the next `ahead`
-        actions, of which some are `behind`; the first and the last one are repeated before and after the episode. physical: see
-        `in_own_terms`."""
+        actions, of which some are `behind`; the first one is repeated before the episode, and the last one after it, or after the
+        part with one instruction. physical: see `in_own_terms`."""
         actions_TA = track.choices[:, 0].to(self.device)
         count = len(actions_TA)
         later = torch.arange(count, device=self.device)[:, None] + torch.arange(self.ahead, device=self.device) - self.behind
-        valid_TK = later[:, self.behind : self.behind + self.chunk] < count
-        chunks_TCA = actions_TA[later.clamp(0, count - 1)]
+        ends_T1 = torch.tensor(asked_until(track), device=self.device)[:, None]
+        valid_TK = later[:, self.behind : self.behind + self.chunk] < ends_T1
+        chunks_TCA = actions_TA[later.clamp(min=0).minimum(ends_T1 - 1)]
         choices = self.head.choices_of(self.in_own_terms(chunks_TCA, physical, track))
         logprobs_TKC, tokens_T = self.unsampled(choices)
         return replace(

@@ -11,7 +11,7 @@ import copy
 import functools
 import warnings
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -25,6 +25,8 @@ from mmrl.compute.cuda_graphs import Capture, CudaCapture, Found, places
 
 MOST = 16
 """Graphs that are kept; the one that was replayed longest ago goes first."""
+ROUND = 32
+"""Tokens of what a look reads are padded to a multiple of this, where padding is at the end and nothing sees it."""
 SIGHTS = 2
 """How often a shape is run without a graph: those of the last environments of a batch seldom come again."""
 
@@ -58,26 +60,28 @@ class CallGraphs:
     def __call__(self, run: Callable[..., Found], *given: Any) -> Found:
         """run(*given), whose results are tensors in any structure. A graph holds for these shapes and plain values; of `run`
         the function counts, and not the object of a method."""
-        tensors: list[torch.Tensor] = []
-        key = getattr(run, "__func__", run), tuple(_read(given, tensors, set()))
+        read = _Given()
+        read.add(given)
+        key = getattr(run, "__func__", run), tuple(read.form)
         self._look_at_weights()
-        if key not in self._replays and not self._captures(key, run, given, tensors):
+        if key not in self._replays and not self._captures(key, run, given, read):
             return run(*given)
         self._replays.move_to_end(key)
-        self._fill(tensors)
+        self._fill(read.tensors)
         return tree_map(lambda x: x.clone() if isinstance(x, torch.Tensor) else x, self._replays[key]())
 
-    def _captures(self, key: Any, run: Callable[..., Any], given: Sequence[Any], tensors: Sequence[torch.Tensor]) -> bool:
+    def _captures(self, key: Any, run: Callable[..., Any], given: Sequence[Any], read: _Given) -> bool:
         """Capture a run if the shape has been seen often enough; whether there is a graph of it now."""
         self._sights[key] += 1
         if self.failure or self._sights[key] <= SIGHTS:
             return False
-        self._make_room(tensors)
-        self._fill(tensors)
-        own = {id(tensor): place for tensor, place in zip(tensors, self._places(tensors), strict=True)}
+        self._make_room(read.tensors)
+        self._fill(read.tensors)
+        places = dict(zip(map(id, read.tensors), self._places(read.tensors), strict=True))
+        own = {**places, **{id(value): value for value in read.shared}}
 
         def again() -> Any:
-            return run(*copy.deepcopy(tuple(given), dict(own)))  # a run may change what it is given, such as a cache
+            return run(*_copied(given, own))  # a run may change what it is given, such as a cache
 
         try:
             self._capture = self._capture or self.make_capture()
@@ -120,29 +124,54 @@ class CallGraphs:
             self._weights = now
 
 
-def _read(value: Any, tensors: list[torch.Tensor], known: set[int]) -> Iterator[Any]:
-    """What decides which kernels are started: shapes, types and plain values. tensors: gets those that are in it, each once.
-    known: ids of what was read."""
-    if isinstance(value, torch.Tensor):
-        yield value.shape, value.dtype
-        if id(value) not in known:
-            known.add(id(value))
-            tensors.append(value)
-    elif isinstance(value, Mapping):
-        for name, inner in value.items():
-            yield name
-            yield from _read(inner, tensors, known)
-    elif isinstance(value, list | tuple):
-        yield len(value)
-        for inner in value:
-            yield from _read(inner, tensors, known)
-    elif isinstance(value, type | PreTrainedConfig | nn.Module):
-        yield id(value)
-    elif is_dataclass(value) or hasattr(value, "__dict__"):
-        yield type(value)
-        names = [field.name for field in fields(value)] if is_dataclass(value) else list(vars(value))
+def _copied(given: Sequence[Any], own: Mapping[int, Any]) -> tuple[Any, ...]:
+    """A copy of what a run is given, with these objects in place of those with these ids. Raises RuntimeError for a tensor that
+    has none: it would keep its numbers for ever."""
+    memo, known = dict(own), {id(value) for value in own.values()}
+    found = copy.deepcopy(tuple(given), memo)
+    if any(isinstance(value, torch.Tensor) and id(value) not in known for value in memo.values()):
+        raise RuntimeError("it is given an object whose tensors can't be found")
+    return found
+
+
+class _Given:
+    """What a run is given."""
+
+    def __init__(self) -> None:
+        self.tensors: list[torch.Tensor] = []
+        """Each once."""
+        self.shared: list[Any] = []
+        """Modules and configurations, of which a graph needs no copy."""
+        self.form: list[Any] = []
+        """What decides which kernels are started: shapes, types and plain values."""
+        self._known: set[int] = set()
+
+    def add(self, value: Any) -> None:
+        if isinstance(value, torch.Tensor):
+            self.form += [value.shape, value.dtype]
+            if id(value) not in self._known:
+                self._known.add(id(value))
+                self.tensors.append(value)
+        elif isinstance(value, nn.Module | PreTrainedConfig):
+            self.form.append(id(value))
+            self.shared.append(value)
+        elif isinstance(value, Mapping):
+            for name, inner in value.items():
+                self.form.append(name)
+                self.add(inner)
+        elif isinstance(value, list | tuple):
+            self.form.append(len(value))
+            for inner in value:
+                self.add(inner)
+        elif is_dataclass(value) and not isinstance(value, type):
+            self._add_object(value, [field.name for field in fields(value)])
+        elif hasattr(value, "__dict__") and not isinstance(value, type):
+            self._add_object(value, list(vars(value)))
+        else:
+            self.form.append(value)
+
+    def _add_object(self, value: Any, names: Sequence[str]) -> None:
+        self.form.append(type(value))
         for name in names:
-            yield name
-            yield from _read(getattr(value, name), tensors, known)
-    else:
-        yield value
+            self.form.append(name)
+            self.add(getattr(value, name))

@@ -41,3 +41,8 @@ def state_of(seen: Observation | TrajectoryData, size: int, moments: int = 1) ->
         there = "no state" if seen.state is None else f"a state of {seen.state.shape[1] // moments}"
         raise UserError(f"policy.options.state = {size}, and the simulator shows {there}: make them equal")
     return seen.state
+
+
+def present_state_of(seen: Observation | TrajectoryData, size: int, moments: int) -> torch.Tensor:
+    """float32 [n, size]: the last of these moments; see `state_of`."""
+    return state_of(seen, size, moments)[:, (moments - 1) * size :]

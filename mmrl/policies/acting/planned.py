@@ -29,6 +29,8 @@ class Planned:
     """Of the hidden states that a critic reads."""
     chunk: int
     """Actions of a call that are carried out."""
+    dims: int
+    """Numbers of an action."""
     steps: int
     """Passes over the actions of a call that acts: steps of a flow or of denoising, or tokens one after the other; else 1."""
     pictures: int
@@ -50,10 +52,6 @@ class Planned:
     computed: PolicyConfig | None = None
     """A frozen vision-language-action model beneath it, with all its options. What it takes, `mmrl plan` computes from sizes:
     nothing else here has any of it."""
-    look: Callable[[int, int], Any] | None = None
-    """(rows, text): the passes of calls in which it only looks, as `states_of` makes them, if it says."""
-    looks: int = 1
-    """How often a call looks with the model of `computed`."""
     noise_shape: tuple[int, int] | None = None
     """See `ActingPolicy.noise_shape`."""
     reads_text: bool | None = None
@@ -103,7 +101,6 @@ def planned_flow(
         tokens=lambda text, demonstrated: prefix(text) + state + (max(moments, PLACES) if demonstrated else moments) * each,
         act=act,
         learn=learn,
-        look=read,
         noise_shape=(ahead, numbers),
         **others,
     )

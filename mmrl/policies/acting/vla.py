@@ -6,9 +6,9 @@ from a head on hidden states (normal, l1, flow). Sampling and updates use the sa
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,6 +25,7 @@ from mmrl.policies.acting.action_tokens import ActionTokens
 from mmrl.policies.acting.base import ActingPolicy
 from mmrl.policies.acting.guidance import Guidance
 from mmrl.policies.acting.heads import Flow, Head, Laplace, Normal, StateProjector, Tokens, categorical, own_modules
+from mmrl.policies.acting.look import read_once
 from mmrl.policies.acting.randomness import CallRandomness, several
 from mmrl.policies.acting.saved_policy import SETTINGS
 from mmrl.policies.acting.seeing import Inputs, Seeing
@@ -41,10 +42,23 @@ Sight = Literal["before", "slots", "all"]
 """What the tokens behind a prompt see of each other: those before them; all; or `all` in both directions, the prompt too."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadPrompts:
+    """n prompts that were read, to which bins are fed one after the other. Padding is on the left."""
+
+    hidden_nH: torch.Tensor
+    """At their ends."""
+    cache: DynamicCache
+    padding_nS: torch.Tensor | None
+    """int64: 0 for padding, if there is some."""
+    following: torch.Tensor
+    """int64 [axes, n]: the next positions."""
+
+
 class VLA(ActingPolicy):
     """A `VLM` with actions. `policy.model` is a VLM's checkpoint, or a folder that this class saved."""
 
-    layered = True
+    layered = replays = True
     unread = frozenset()
     options_class = VLAOptions
     free = frozenset({"cameras", "flow_steps"})
@@ -195,6 +209,7 @@ class VLA(ActingPolicy):
         """Logits of the bins alone, [..., B]."""
         return some_outputs(self.vlm.model.get_output_embeddings(), hidden, self.action_ids)
 
+    @read_once
     def features(self, seen: Observation) -> tuple[torch.Tensor, torch.Tensor]:
         count, empty = len(seen), self.decoding == "oft"
         first = 0 if empty else 1  # in OpenVLA-OFT the hidden state before a slot gives its number, as the next token
@@ -213,22 +228,32 @@ class VLA(ActingPolicy):
         if self.decoding != "one-by-one":
             return super().choose(seen, draw, temperature, guidance)
         uniform = draw.uniform(0, self.slots) if temperature else None
+        told = self._read_prompts(seen)
+        if guidance is None:
+            return self.replayed(self._one_by_one, told, uniform, temperature)
+        return self._one_by_one(told, uniform, temperature, guidance, self._read_prompts(guidance.plain))
+
+    def _one_by_one(
+        self,
+        told: ReadPrompts,
+        uniform: torch.Tensor | None,
+        temperature: float,
+        guidance: Guidance | None = None,
+        plain: ReadPrompts | None = None,
+    ) -> tuple[torch.Tensor, ...]:
+        """What `choose` returns. plain: the prompts that don't guide. The caches of both grow."""
         chosen: list[torch.Tensor] = []
         logprobs: list[torch.Tensor] = []
-        told, plain = self._following(seen), None if guidance is None else self._following(guidance.plain)
-        states = hidden = next(told)
-        logits = self._logits(hidden)
         for m in range(self.slots):
+            logits = self._following(told, chosen)
             if guidance is not None and plain is not None:
-                logits = guidance.mixed(logits, self._logits(next(plain) if not chosen else plain.send(chosen[-1])))
+                logits = guidance.mixed(logits, self._following(plain, chosen))
             one, logprob = categorical(logits, temperature, None if uniform is None else uniform[:, m])
             chosen.append(one)
             logprobs.append(logprob)
-            if m + 1 < self.slots:
-                logits = self._logits(told.send(one))
-        shape = (len(seen), self.chunk, self.dims)
+        shape = (len(told.hidden_nH), self.chunk, self.dims)
         bins = torch.stack(chosen, 1).view(shape)
-        return self.tokens.action_of(bins), bins, torch.stack(logprobs, 1).view(shape), states
+        return self.tokens.action_of(bins), bins, torch.stack(logprobs, 1).view(shape), told.hidden_nH
 
     @torch.no_grad()
     def candidates(
@@ -242,18 +267,18 @@ class VLA(ActingPolicy):
         again_N = torch.arange(len(seen)).repeat_interleave(many)
         return self.simulated(found, seen.rows(again_N)).clamp(-1, 1).unflatten(0, (-1, many))
 
-    def _following(self, seen: Observation) -> Generator[torch.Tensor, torch.Tensor, None]:
-        """The hidden states [n, H] at the prompts' ends, and after each bin [n] that is sent."""
-        cache = DynamicCache(config=self.vlm.model.config)
-        hidden, padding, places = self._prefilled(seen, cache)
-        for m in itertools.count():
-            one = yield hidden
-            padding = None if padding is None else torch.cat([padding, padding.new_ones(len(padding), 1)], 1)
-            hidden = self._stepped(self.action_ids[one][:, None], padding, (places + m)[..., None], {}, cache)
+    def _following(self, read: ReadPrompts, chosen: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Logits of the bins [n, B] after those that were chosen, [n] each, of which the last is fed."""
+        if not chosen:
+            return self._logits(read.hidden_nH)
+        fed, padding = len(chosen), read.padding_nS
+        if padding is not None:
+            padding = torch.cat([padding, padding.new_ones(len(padding), fed)], 1)
+        places = (read.following + fed - 1)[..., None]
+        return self._logits(self._stepped(self.action_ids[chosen[-1]][:, None], padding, places, {}, read.cache))
 
-    def _prefilled(self, seen: Observation, cache: DynamicCache) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]:
-        """(hidden states at the prompts' ends [n, H], mask [n, S] of what isn't padding, if there is some, the next positions
-        [axes, n]); padding is on the left."""
+    def _read_prompts(self, seen: Observation) -> ReadPrompts:
+        cache = DynamicCache(config=self.vlm.model.config)
         read = self.seeing.read(seen, None)
         size = read.ids_nS.shape[1]
         shift = (torch.arange(size, device=self.device)[None] + read.last_n[:, None] + 1) % size  # the padding comes first
@@ -269,7 +294,8 @@ class VLA(ActingPolicy):
         following = (read.positions.amax((0, 2)) + 1).expand(len(read.positions), -1)
         padding = (read.segment_nS == 0).long() if read.padded else None
         with self._placed(seen, read):
-            return self._stepped(read.ids_nS, padding, read.positions, read.media, cache), padding, following
+            hidden = self._stepped(read.ids_nS, padding, read.positions, read.media, cache)
+        return ReadPrompts(hidden_nH=hidden, cache=cache, padding_nS=padding, following=following)
 
     def _stepped(
         self,

@@ -23,6 +23,7 @@ from mmrl.config.sections import PolicyConfig
 from mmrl.policies.acting.flow import PLACES
 from mmrl.policies.acting.guidance import Guidance
 from mmrl.policies.acting.lerobot_policy import LeRobotPolicy
+from mmrl.policies.acting.look import read_once
 from mmrl.policies.acting.planned import Planned
 from mmrl.policies.acting.randomness import CallRandomness
 from mmrl.policies.acting.saved_policy import SETTINGS
@@ -61,6 +62,7 @@ class Diffusion(LeRobotPolicy):
     )
     choice_settings = frozenset({"dims", "chunk"}) | (free - {"cameras"})
     history_of_steps = True
+    replays = True
     head: Any
     model: Any
 
@@ -155,6 +157,7 @@ class Diffusion(LeRobotPolicy):
     def noise_shape(self) -> tuple[int, int]:
         return self.horizon, self.dims
 
+    @read_once
     def look(self, seen: Observation) -> torch.Tensor:
         """The condition, float32 [n, width]."""
         robot, environment = self._states(seen).split([self.robot, self.state - self.robot], -1)
@@ -165,8 +168,12 @@ class Diffusion(LeRobotPolicy):
         self, seen: Observation, draw: CallRandomness, temperature: float, guidance: Guidance | None = None
     ) -> tuple[torch.Tensor, ...]:
         condition = self.look(seen)
+        return (*self.replayed(self._denoised, condition, draw, temperature), condition)
+
+    def _denoised(self, condition: torch.Tensor, draw: CallRandomness, temperature: float) -> tuple[torch.Tensor, ...]:
+        """(actions, choices, log-probabilities) of `choose`."""
         end, choices, logprobs = self.chain.sample(partial(self.model.predict, condition), draw, self.noise_shape, temperature)
-        return self._carried_out(end), choices, self._of_steps(logprobs), condition
+        return self._carried_out(end), choices, self._of_steps(logprobs)
 
     def scored(self, calls: ActionMicroBatch, temperature: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         condition = self.look(calls.observation)

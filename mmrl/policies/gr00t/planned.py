@@ -85,6 +85,7 @@ def planned_gr00t(config: PolicyConfig) -> Planned:
         model=model,
         width=sizes.backbone_embedding_dim + sizes.input_embedding_dim,
         chunk=own.chunk,
+        dims=own.dims,
         pictures=pictures,
         pixels=high * wide,
     )

@@ -20,10 +20,10 @@ from torch.nn.functional import pad
 from mmrl.api.errors import UserError
 from mmrl.api.simulators.types import Observation, TrajectoryData
 from mmrl.config.sections import PolicyConfig
-from mmrl.policies.acting.base import ActingPolicy
-from mmrl.policies.acting.flow import PLACES, Velocity, chains
+from mmrl.policies.acting.flow import PLACES, chains
 from mmrl.policies.acting.flow_noise import add_noise, is_noise, noise_weights, with_noise
-from mmrl.policies.acting.guidance import Guidance
+from mmrl.policies.acting.flow_policy import FlowPolicy
+from mmrl.policies.acting.look import read_once
 from mmrl.policies.acting.observed import state_of
 from mmrl.policies.acting.options import check_sizes
 from mmrl.policies.acting.planned import Planned
@@ -74,7 +74,7 @@ class Foreseen:
         return pad(actions, (0, self.numbers - numbers, 0, self.steps - steps))[:, None]
 
 
-class Gr00t(ActingPolicy):
+class Gr00t(FlowPolicy):
     """`policy.model` is a folder or hub name of a GR00T N1.7 as NVIDIA publishes it, a folder that this class saved, or
     `tiny:gr00t`.
 
@@ -230,6 +230,7 @@ class Gr00t(ActingPolicy):
 
     # -- reading ----------------------------------------------------------------------------------------------------------
 
+    @read_once
     def look(self, seen: Observation) -> Scene:
         """One pass over pictures and instruction."""
         embodiment_n = torch.full((len(seen),), self.embodiment.number, device=self.device)
@@ -254,20 +255,6 @@ class Gr00t(ActingPolicy):
     @property
     def noise_shape(self) -> tuple[int, int]:
         return self.head.steps, self.numbers
-
-    @property
-    def guides(self) -> bool:
-        return True
-
-    def choose(
-        self, seen: Observation, draw: CallRandomness, temperature: float, guidance: Guidance | None = None
-    ) -> tuple[torch.Tensor, ...]:
-        scene = self.look(seen)
-        velocity: Velocity = partial(self.velocity, scene)
-        if guidance is not None:
-            velocity = guidance.velocity(velocity, partial(self.velocity, self.look(guidance.plain)))
-        end, choices, logprob = self.chains.sample(velocity, draw, self.noise_shape, temperature)
-        return self._carried_out(end), choices, self._carried_out(logprob).sum(-1, keepdim=True), scene.seen_nH
 
     def scored(self, calls: ActionMicroBatch, temperature: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         scene = self.look(calls.observation)

@@ -19,9 +19,10 @@ from torch.nn.functional import pad
 
 from mmrl.api.simulators.types import Observation, TrajectoryData
 from mmrl.config.sections import PolicyConfig
-from mmrl.policies.acting.flow import PLACES, Velocity, chains
+from mmrl.policies.acting.flow import PLACES, chains
 from mmrl.policies.acting.flow_noise import add_noise, noise_weights, weights_without_noise, with_noise
-from mmrl.policies.acting.guidance import Guidance
+from mmrl.policies.acting.flow_policy import FlowPolicy
+from mmrl.policies.acting.look import read_once
 from mmrl.policies.acting.options import check_sizes
 from mmrl.policies.acting.planned import Planned
 from mmrl.policies.acting.randomness import CallRandomness
@@ -53,7 +54,7 @@ class Foreseen:
         return pad(actions_nCA, (0, self.numbers - actions_nCA.shape[-1]))[:, None]
 
 
-class Pi0(PiReader):
+class Pi0(FlowPolicy, PiReader):
     """`policy.model` is a folder or hub name that transformers' `PI0ForConditionalGeneration` loads, a folder that this class
     saved, or `tiny:pi0`.
 
@@ -166,12 +167,12 @@ class Pi0(PiReader):
             return torch.zeros(len(seen), most, device=self.device)
         return pad(self.normalised_state(seen, self.state), (0, most - self.state))
 
+    @read_once
     def look(self, seen: Observation) -> Scene:
         """One pass over pictures and instruction. Padding is on the right, and nothing sees it."""
         pixels = self._pictures(seen)
         rows = self._rows(seen, pixels.shape[1])
-        longest = max(map(len, rows))
-        ids_nP, real_nP = self._padded(rows, longest)
+        ids_nP, real_nP = self._padded(rows, self._length_of(rows))
         return self.encoded(seen, pixels, ids_nP, real_nP)
 
     def encoded(self, seen: Observation, pixels: torch.Tensor, ids_nP: torch.Tensor, real_nP: torch.Tensor) -> Scene:
@@ -244,21 +245,6 @@ class Pi0(PiReader):
     @property
     def noise_shape(self) -> tuple[int, int]:
         return self.ahead, self.numbers
-
-    @property
-    def guides(self) -> bool:
-        return True
-
-    def choose(
-        self, seen: Observation, draw: CallRandomness, temperature: float, guidance: Guidance | None = None
-    ) -> tuple[torch.Tensor, ...]:
-        scene = self.look(seen)
-        velocity: Velocity = partial(self.velocity, scene)
-        if guidance is not None:
-            velocity = guidance.velocity(velocity, partial(self.velocity, self.look(guidance.plain)))
-        end, choices, logprob = self.chains.sample(velocity, draw, self.noise_shape, temperature)
-        assert scene.seen_nH is not None
-        return self._carried_out(end), choices, self._carried_out(logprob).sum(-1, keepdim=True), scene.seen_nH
 
     def scored(self, calls: ActionMicroBatch, temperature: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         scene = self.look(calls.observation)

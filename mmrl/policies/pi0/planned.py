@@ -54,6 +54,7 @@ def planned_pi0(kind: Any, config: PolicyConfig) -> Planned:
         model=it.model,
         width=it._critic_width(),
         chunk=own.chunk,
+        dims=own.dims,
         pictures=pictures,
         pixels=settings.vlm_config.vision_config.image_size**2,
     )

@@ -73,6 +73,7 @@ def planned_fast(kind: Any, config: PolicyConfig) -> Planned:
         model=it.model,
         width=int(language.hidden_size),
         chunk=own.chunk,
+        dims=own.dims,
         steps=room,
         pictures=pictures,
         pixels=settings.vlm_config.vision_config.image_size**2,

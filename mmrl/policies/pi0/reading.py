@@ -15,6 +15,7 @@ from mmrl.api.simulators.types import Observation
 from mmrl.api.transfer import upload
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.acting.base import ActingPolicy
+from mmrl.policies.acting.call_graphs import ROUND
 from mmrl.policies.acting.flow_noise import is_noise
 from mmrl.policies.acting.observed import cameras_of
 from mmrl.policies.lora import adapter_chain, is_adapter
@@ -73,6 +74,11 @@ class PiReader(ActingPolicy):
         """A BOS token and the text, cut."""
         words = [self.tokenizer.bos_token_id, *self.tokenizer(text, add_special_tokens=False)["input_ids"]]
         return words[: self.text_tokens or None]
+
+    def _length_of(self, rows: list[list[int]]) -> int:
+        """To which they are padded: the longest, and with graphs the next multiple, as each length needs a graph of its own."""
+        longest = max(map(len, rows))
+        return longest if self.graphs is None else -(-longest // ROUND) * ROUND
 
     def _padded(self, rows: list[list[int]], longest: int) -> tuple[torch.Tensor, torch.Tensor]:
         """(ids int64 [n, P], whether they are a row's own), on the device."""

@@ -20,6 +20,7 @@ from mmrl.policies.acting.flow import PLACES, Chains, Velocity, chains
 from mmrl.policies.acting.flow_noise import add_noise
 from mmrl.policies.acting.lerobot_cameras import NamedCameras
 from mmrl.policies.acting.lerobot_processors import ACTION, STATE, chosen_statistics
+from mmrl.policies.acting.look import read_once
 from mmrl.policies.acting.options import check_sizes
 from mmrl.policies.acting.planned import Planned
 from mmrl.policies.acting.randomness import CallRandomness
@@ -159,12 +160,12 @@ class SmolVLA(NamedCameras, Pi0):
         missing = sum(value.get("type") == "VISUAL" for value in config.input_features.values()) - pictures
         return shown * pictures + [*first, *last] * max(0, min(missing, config.empty_cameras))
 
+    @read_once
     def look(self, seen: Observation) -> Any:
         """One pass over pictures, instruction and state. Padding is behind the words, and nothing sees it."""
         pixels = self._pictures(seen)
         rows = [self._ids(text, pixels.shape[1]) for text in seen.instructions]
-        longest = max(map(len, rows))
-        ids_nP, real_nP = self._padded(rows, longest)
+        ids_nP, real_nP = self._padded(rows, self._length_of(rows))
         words_at = len(self._placeholders(pixels.shape[1]))
         return self.model.read(ids_nP, words_at, real_nP, pixels, self._state(seen))
 

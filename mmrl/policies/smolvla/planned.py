@@ -9,6 +9,7 @@ import torch
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.acting.flow import chains
 from mmrl.policies.acting.flow_noise import add_noise, with_noise
+from mmrl.policies.acting.lerobot_processors import ACTION
 from mmrl.policies.acting.planned import META, Planned, planned_flow
 from mmrl.policies.lora import adapter_chain
 from mmrl.policies.smolvla.config import picture_tokens
@@ -53,6 +54,7 @@ def planned_smolvla(config: PolicyConfig) -> Planned:
         model=model.eval(),
         width=found.backbone.text_config.hidden_size,
         chunk=own.chunk or said.n_action_steps,
+        dims=own.dims or said.numbers(ACTION) or 7,
         pictures=pictures,
         pixels=side**2,
     )

@@ -6,6 +6,7 @@ import functools
 import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -19,6 +20,8 @@ from mmrl.api.media.images import load_image
 from mmrl.api.media.sounds import Waveform
 from mmrl.api.types import Message, Prompt, user_message
 from mmrl.config.sections import VideoConfig
+from mmrl.policies.vlm.answer_texts import AnswerTexts
+from mmrl.policies.vlm.chat_templates import QUESTION, ChatTemplate
 from mmrl.policies.vlm.coordinate_formats import UnknownFormat
 from mmrl.policies.vlm.families import Family
 from mmrl.policies.vlm.limits import SoundLimits, sound_limits, video_factor
@@ -41,15 +44,19 @@ class PromptProcessor:
         eos: frozenset[int],
         video: VideoConfig = VideoConfig(),
         frame: CoordinateFormat | None = None,
+        template_kwargs: Mapping[str, Any] = MappingProxyType({}),
+        shown_tokens: Sequence[str] = (),
     ) -> None:
         """limits: keyword arguments of the image processor, see `limits.pixel_limits`; eos: the ids that end a turn; video:
-        limits of videos; frame: the format in which the model writes coordinates, None if nobody knows."""
-        self.frame = frame
+        limits of videos; frame: the format in which the model writes coordinates, None if nobody knows; template_kwargs,
+        shown_tokens: `policy.chat_template_kwargs` and `shown_tokens`. Raises UserError for those that the model doesn't have."""
+        self.template, self.frame = ChatTemplate(family.processor, template_kwargs), frame
         self.family, self.limits, self.eos, self.video = family, limits, eos, video
         self.processor = family.processor
         self.tokenizer = self.processor.tokenizer
         self.reserved = tuple(t for t in self.tokenizer.convert_ids_to_tokens(sorted(family.banned_ids())) if t)
         """Placeholder tokens of pictures, as text."""
+        self.texts = AnswerTexts(self.tokenizer, shown_tokens, self.reserved)
 
     @property
     def image_processing(self) -> ImageProcessing:
@@ -189,14 +196,9 @@ class PromptProcessor:
     def _after_an_answer(self, messages: Sequence[Mapping[str, Any]]) -> str:
         """The text of the chat template after an assistant's answer: its end, these messages, and the next turn's head. It is the
         common ending of two conversations that differ only in the answer."""
-        question = {"role": "user", "content": [{"type": "text", "text": "?"}]}
         try:
             texts = [
-                self.processor.apply_chat_template(
-                    [question, {"role": "assistant", "content": [{"type": "text", "text": answer}]}, *messages],
-                    tokenize=False,
-                    add_generation_prompt=True,
-                )
+                self.template.text([QUESTION, {"role": "assistant", "content": [{"type": "text", "text": answer}]}, *messages])
                 for answer in "01"
             ]
         except Exception as error:
@@ -207,38 +209,30 @@ class PromptProcessor:
     @functools.cached_property
     def shows_tools(self) -> bool:
         """Whether the chat template shows the schemas of tools."""
-        asked = [{"role": "user", "content": [{"type": "text", "text": "?"}]}]
         schema = {"type": "function", "function": {"name": "f", "description": "", "parameters": {}}}
         try:
-            without, shown = (
-                self.processor.apply_chat_template(asked, tokenize=False, add_generation_prompt=True, **tools)
-                for tools in ({}, {"tools": [schema]})
-            )
+            return self.template.text([QUESTION]) != self.template.text([QUESTION], tools=[schema])
         except Exception as error:
             raise _unfit("tools", error) from error
-        return bool(without != shown)
+
+    @property
+    def opening(self) -> str:
+        """See `ChatTemplate.opening`."""
+        return self.template.opening
 
     def _encode_prompt(
         self, where: str, messages: Sequence[Mapping[str, Any]], media: PromptMedia, tools: Sequence[Mapping[str, Any]] = ()
     ) -> dict[str, torch.Tensor]:
         """The processor's tensors of a conversation, with the head of the next answer."""
         shown: dict[str, Any] = {"tools": list(tools)} if tools else {}
-        options: dict[str, Any] = {"text_kwargs": self._text_options} if self._text_options else {}
+        options: dict[str, Any] = {"text_kwargs": self._text_options}
         options |= {"images_kwargs": dict(self.limits)} if self.limits and media.images else {}
         try:
             if media.videos or media.sounds:  # their times and rates are passed separately, which the template can't do
-                text = self.processor.apply_chat_template([messages], tokenize=False, add_generation_prompt=True, **shown)[0]
+                text = self.template.text(messages, **shown)
                 bos = self.tokenizer.bos_token  # added as transformers adds it before a prompt with pictures
                 return self._encode_text(where, text, media, begins=bos is None or not text.startswith(bos))
-            encoded = self.processor.apply_chat_template(
-                [messages],
-                tokenize=True,
-                return_dict=True,
-                return_tensors="pt",
-                add_generation_prompt=True,
-                processor_kwargs=options,
-                **shown,
-            )
+            encoded = self.template.encoded(messages, options, **shown)
         except UserError:
             raise
         except Exception as err:
@@ -260,8 +254,10 @@ class PromptProcessor:
 
     @functools.cached_property
     def _text_options(self) -> dict[str, bool]:
-        """Types of tokens are asked for if a model counts its positions by them: Cosmos 3 Edge's processor gives none unasked."""
-        return {"return_mm_token_type_ids": True} if self.family.counts_by_types else {}
+        """Nothing is cut off or filled up, as a tokenizer does whose settings were saved by a training that did. Types of tokens
+        are asked for if a model counts its positions by them: Cosmos 3 Edge's processor gives none unasked."""
+        whole = {"truncation": False, "padding": False}
+        return whole | ({"return_mm_token_type_ids": True} if self.family.counts_by_types else {})
 
     def _tensors(self, encoded: Mapping[str, Any]) -> dict[str, torch.Tensor]:
         """The outputs of the processor that the model takes."""
@@ -338,8 +334,10 @@ class PromptProcessor:
             raise UserError(f"{where}: the text (with hint and condition) contains {found!r}, a {what}'s placeholder: remove it")
 
     def encode_completion(self, text: str) -> list[int]:
-        """The ids of a given completion, the token that ends it included."""
-        return [*self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True), self.end_id]
+        """The ids of a given completion, the token that ends it included. What the chat template has written of it is left
+        out."""
+        written = next((part for part in (self.opening, self.opening.strip()) if part and text.startswith(part)), "")
+        return [*self.texts.encode(text.removeprefix(written)), self.end_id]
 
     @functools.cached_property
     def end_id(self) -> int:
@@ -355,7 +353,7 @@ class PromptProcessor:
         return behind[0] if behind and behind[0] in self.eos else usual
 
     def decode(self, ids: Sequence[int]) -> str:
-        return self.tokenizer.decode(list(ids), skip_special_tokens=True)
+        return self.texts.decode(ids)
 
 
 def _per_token(encoded: Mapping[str, torch.Tensor], length: int) -> set[str]:

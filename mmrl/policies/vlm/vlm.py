@@ -76,7 +76,8 @@ class VLM(Policy):
         self.eos = frozenset(_eos_ids(self.model, self.tokenizer)) - self.banned
         limits = pixel_limits(self.processor, config.min_pixels, config.max_pixels)
         frame = format_of(self.model.config.model_type, config.frame)
-        self.reader = PromptProcessor(self.family, limits, self.eos, config.video, frame)
+        words = config.chat_template_kwargs, config.shown_tokens
+        self.reader = PromptProcessor(self.family, limits, self.eos, config.video, frame, *words)
         # other generation settings of a checkpoint are ignored; transformers may refuse to save them
         self.model.generation_config = GenerationConfig(eos_token_id=sorted(self.eos), pad_token_id=self.tokenizer.pad_token_id)
         self.end_id: int = self.tokenizer.eos_token_id
@@ -140,6 +141,10 @@ class VLM(Policy):
     def check_turns(self) -> None:
         """Raise UserError if a conversation can't go on after an answer."""
         self.reader.check_turns()
+
+    @property
+    def opening(self) -> str:
+        return self.reader.opening
 
     def encode_completion(self, text: str) -> list[int]:
         return self.reader.encode_completion(text)

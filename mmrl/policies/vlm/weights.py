@@ -153,7 +153,7 @@ def refuse_adapters(folder: Path, base: str, empty: Any) -> None:
     modules, layers = dict(empty.named_modules()), {name: layer for layer, name in layers_in_files(empty).items()}
     for key, tensor in sorted(read_headers(folder / WEIGHTS, str(folder)).items()):
         owner, _, which = key.removeprefix("base_model.model.").rpartition(".lora_")
-        if which not in ("A.weight", "B.weight"):
+        if which not in ("A.weight", "B.weight", "magnitude_vector"):  # the last is DoRA's, the lengths of the rows
             raise refusal(str(folder), f"it has {key}, which is no LoRA of a linear layer: merge it with peft")
         layer = modules.get(layers.get(owner, owner))
         if layer is None:

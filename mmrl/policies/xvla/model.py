@@ -23,6 +23,7 @@ from mmrl.policies.acting.flow_noise import add_noise, is_noise, noise_weights, 
 from mmrl.policies.acting.guidance import Guidance
 from mmrl.policies.acting.lerobot_cameras import NamedCameras
 from mmrl.policies.acting.lerobot_processors import chosen_statistics, statistics_of
+from mmrl.policies.acting.look import read_once
 from mmrl.policies.acting.planned import Planned
 from mmrl.policies.acting.randomness import CallRandomness
 from mmrl.policies.acting.saved_policy import SETTINGS, read_settings
@@ -219,6 +220,7 @@ class XVLA(NamedCameras, Pi0):
             return torch.zeros(len(seen), size, device=self.device)
         return self.robot.state(self.normalised_state(seen, self.state), size)
 
+    @read_once
     def look(self, seen: Observation) -> Any:
         """One pass over pictures and instruction."""
         pixels = self._pictures(seen)

@@ -53,6 +53,7 @@ def planned_xvla(config: PolicyConfig) -> Planned:
         model=model.eval(),
         width=2 * found.florence.text_config.d_model + said.proprio,
         chunk=own["chunk"],
+        dims=own["dims"],
         pictures=pictures,
         pixels=sides[0] * sides[1],
     )

@@ -15,7 +15,8 @@ from mmrl.api.interfaces import Expert, Task
 from mmrl.api.seeds import derive
 from mmrl.api.simulators.types import Demonstration, Observation, Simulation, TrajectoryData
 from mmrl.api.types import Prompt
-from mmrl.policies.acting.base import ActingPolicy, ActionSample
+from mmrl.policies.acting.action_sample import ActionSample
+from mmrl.policies.acting.base import ActingPolicy
 from mmrl.registry import plugins
 from mmrl.rollout.simulators.lane import Lane
 from mmrl.rollout.simulators.streams import on_default_stream
@@ -34,6 +35,12 @@ def task_demonstration(task: Task, prompt: Prompt) -> Demonstration | None:
         shown = task.demonstration(prompt)
     if shown is None:
         return None
+    return checked(shown, where)
+
+
+def checked(shown: Any, where: str) -> Demonstration:
+    """What a task gave as a demonstration, if it is one. where: begins the errors. Raises UserError if its data can't be used,
+    and PluginError if it isn't a demonstration."""
     if not isinstance(shown, Demonstration):
         raise PluginError(f"{where} is a {type(shown).__name__}: return a mmrl.api.simulators.types.Demonstration, or None")
     if problem := _malformed(shown):
@@ -76,6 +83,8 @@ def _malformed(shown: Demonstration) -> str:
         T = len(rows)
     if not T:
         return "it has neither a picture nor a state"
+    if shown.instructions and (len(shown.instructions) != T or shown.instructions[0] != shown.instruction):
+        return f"instructions must be {T} texts, of which the first is its instruction, or none"
     return f"it has {len(actions)} actions for {T} moments: give each its own" if len(actions) < T else ""
 
 
@@ -93,18 +102,7 @@ def to_trajectory(shown: Demonstration, prompt: Prompt, policy: ActingPolicy) ->
             f"task {prompt.task!r}: its demonstrations are of one moment each, and policy.options.history = {policy.history} "
             "asks for the pictures before it: leave history out"
         )
-    done_MA = shown.actions_MA[: moments - 1 + policy.ahead]
-    track = policy.with_history(
-        TrajectoryData(
-            instruction=shown.instruction,
-            images={camera: _and_last(images) for camera, images in shown.images.items()},
-            state=None if shown.state is None else _and_last(shown.state),
-            choices=done_MA[:, None],
-            logprobs_TKC=torch.full((len(done_MA), 1, 1), torch.nan),
-            valid_TK=torch.ones(len(done_MA), 1, dtype=torch.bool),
-            rewards_TK=torch.zeros(len(done_MA), 1),
-        )
-    )
+    track = policy.with_history(single_actions(shown, moments - 1 + policy.ahead, moments + 1))
     whole = policy.chunked(track, shown.physical_units)
     return replace(
         whole,
@@ -127,8 +125,21 @@ def to_device(track: TrajectoryData, device: torch.device, of: torch.device | No
     return replace(track, images={camera: moved(rows) for camera, rows in track.images.items()}, **own)
 
 
-def _and_last(rows: torch.Tensor) -> torch.Tensor:
-    return torch.cat([rows, rows[-1:]])
+def single_actions(shown: Demonstration, count: int, moments: int) -> TrajectoryData:
+    """The first actions of a demonstration, at most so many, one in a call, and what was seen in so many moments: the last one
+    that is known is repeated."""
+    known = len(next(iter(shown.images.values())) if shown.images else shown.state if shown.state is not None else ())
+    rows, done_MA = torch.arange(moments).clamp_max(known - 1), shown.actions_MA[:count]
+    return TrajectoryData(
+        instruction=shown.instruction,
+        instructions=tuple(shown.instructions[row] for row in rows.tolist()) if shown.instructions else (),
+        images={camera: images[rows] for camera, images in shown.images.items()},
+        state=None if shown.state is None else shown.state[rows],
+        choices=done_MA[:, None],
+        logprobs_TKC=torch.full((len(done_MA), 1, 1), torch.nan),
+        valid_TK=torch.ones(len(done_MA), 1, dtype=torch.bool),
+        rewards_TK=torch.zeros(len(done_MA), 1),
+    )
 
 
 # -- an expert's ------------------------------------------------------------------------------------------------------------

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
 from mmrl.api.errors import UserError, plugin_errors
 from mmrl.api.interfaces import Task
 from mmrl.api.simulators.types import ActionSpec, Demonstration, TrajectoryData
-from mmrl.api.types import Prompt
+from mmrl.api.types import Prompt, Status
 from mmrl.data.prompts import load_prompts, prompt_at
 from mmrl.registry import plugins
 from mmrl.rollout.simulators.demonstrations import as_expert
@@ -27,6 +28,8 @@ class Episodes:
         task = plugins.registry().make_task(id, options)
         if task.simulation is None:
             raise UserError(f"task {id!r} is answered in words: it has no simulator whose expert could play it")
+        self.paid = task.simulation.reward != "none"
+        """Whether the simulator pays for actions."""
         self.starts = list(islice(_starts(id, task, split), count))
         if len(self.starts) < count:
             raise UserError(
@@ -38,8 +41,13 @@ class Episodes:
         self.action: ActionSpec | None = getattr(self.lane.simulator, "action", None) or self.lane.spec.action
 
     def __iter__(self) -> Iterator[tuple[Demonstration, Mapping[str, float]]]:
-        for track, outcome in self.trajectories():
-            yield _shown(track), outcome
+        for job in self.jobs():
+            assert job.track is not None
+            shown = _shown(job.track)
+            if self.paid:
+                rewards_T = job.track.rewards_TK.sum(1).float().cpu()
+                shown = replace(shown, rewards_T=rewards_T, terminated=job.status is Status.FINISHED)
+            yield shown, job.outcome
 
     def jobs(self) -> Iterator[EpisodeJob]:
         """The same as they were played."""
@@ -84,6 +92,7 @@ def _starts(id: str, task: Task, split: str) -> Iterator[Prompt]:
 def _shown(track: TrajectoryData) -> Demonstration:
     return Demonstration(
         instruction=track.instruction,
+        instructions=track.instructions[:-1],
         images={camera: rows[:-1].cpu() for camera, rows in track.images.items()},
         state=None if track.state is None else track.state[:-1].cpu(),
         actions_MA=track.choices[:, 0].float().cpu().clamp(-1, 1),  # as the simulator takes them

@@ -17,7 +17,7 @@ from mmrl.api.simulators.types import Observation, Simulation
 from mmrl.api.specs import SimulatorSpec
 from mmrl.api.transfer import upload_one
 from mmrl.api.types import Status
-from mmrl.policies.acting.base import ActionSample
+from mmrl.policies.acting.action_sample import ActionSample
 from mmrl.rollout.simulators.recorded import EpisodeJob, PolicyCall, set_tracks, spread, told
 from mmrl.rollout.simulators.shapes import check_interventions, check_observation, check_parts, check_reward, check_transition
 from mmrl.rollout.simulators.watchdog import Watchdog

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -21,7 +21,8 @@ from mmrl.api.types import Prompt, Status
 from mmrl.compute.devices import current_gpu
 from mmrl.compute.ranks import Reduction, is_first
 from mmrl.config.sections import SimulateConfig
-from mmrl.policies.acting.base import ActingPolicy, ActionSample
+from mmrl.policies.acting.action_sample import ActionSample
+from mmrl.policies.acting.base import ActingPolicy
 from mmrl.policies.acting.guidance import Guidance
 from mmrl.policies.critic import Critic
 from mmrl.policies.shard import Sharded, reshard, unshard, unsharded
@@ -149,18 +150,20 @@ class SimulatorCollector:
         numbers: Sequence[int] = (),
     ) -> list[Trajectory]:
         """N = len(prompts) * group_size episodes, a group's next to each other; those of a group begin in the same state. A
-        prompt's id fixes the random draws of its episodes, so `numbers` is ignored. Raises UserError if an expert is to teach or
+        prompt's id fixes the random draws of its episodes, so `numbers` is ignored; where a prompt comes again, as of a task with
+        few starts, its episodes are further ones. Raises UserError if an expert is to teach or
         to take over from a policy that chooses several actions at a time, which a checkpoint may say."""
         if (self.with_expert or self.interventions) and self.policy.chunk > 1:
             raise UserError(
                 f"an expert gives one action at a time, and the policy carries out {self.policy.chunk} in each call: set "
                 "policy.options.chunk = 1"
             )
-        jobs = [
-            EpisodeJob(prompt=prompt, seed=derive(sampling.seed, prompt.task, prompt.id, g))
-            for prompt in prompts
-            for g in range(group_size)
-        ]
+        jobs, played = list[EpisodeJob](), Counter[tuple[str, str]]()
+        for prompt in prompts:
+            for _ in range(group_size):
+                number = played[prompt.task, prompt.id]
+                jobs.append(EpisodeJob(prompt=prompt, seed=derive(sampling.seed, prompt.task, prompt.id, number)))
+                played[prompt.task, prompt.id] += 1
         self._play(jobs, lambda lane, envs, seen: self._act(lane, envs, seen, sampling.temperature))
         self._value_ends(jobs)
         return [_rollout(job, n // group_size, version) for n, job in enumerate(jobs)]

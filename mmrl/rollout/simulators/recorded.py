@@ -14,7 +14,7 @@ from mmrl.api.simulators.types import Observation, TrajectoryData
 from mmrl.api.specs import SimulatorSpec
 from mmrl.api.transfer import upload, upload_one
 from mmrl.api.types import Prompt, Status
-from mmrl.policies.acting.base import ActionSample
+from mmrl.policies.acting.action_sample import ActionSample
 
 
 @dataclass(kw_only=True)

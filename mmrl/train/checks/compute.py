@@ -10,6 +10,8 @@ from mmrl.compute.bitsandbytes import check_installed
 from mmrl.compute.ray import import_ray
 from mmrl.config.sections import ComputeConfig, OffPolicyStage, RecapStage, RlStage, RunConfig
 from mmrl.config.training import EIGHT_BIT
+from mmrl.policies.load import policy_class
+from mmrl.registry import plugins
 from mmrl.rollout.simulators.wire.handshake import token_of_environment
 
 
@@ -56,9 +58,8 @@ def check_unused(compute: ComputeConfig) -> None:
 
 def check_sampler(config: RunConfig, acts: bool) -> None:
     """Refuse settings that the sampler doesn't support."""
-    if config.generate.cuda_graphs and (acts or config.compute.sampler != "local"):
-        why = f"policy.kind = {config.policy.kind!r} acts" if acts else 'compute.sampler = "vllm" has its own (compute.vllm)'
-        raise UserError(f"generate.cuda_graphs is for the embedded sampler of texts, but {why}: leave it out")
+    if config.generate.cuda_graphs:
+        check_graphs(config, acts)
     if config.compute.sampler != "vllm":
         return
     generate = config.generate
@@ -75,6 +76,29 @@ def check_sampler(config: RunConfig, acts: bool) -> None:
     from mmrl.rollout.generate.vllm_engine import check_installed
 
     check_installed()
+
+
+def check_graphs(config: RunConfig, acts: bool) -> None:
+    """Refuse CUDA graphs where nothing could be captured."""
+    compute, policy = config.compute, config.policy
+    if not acts:
+        if compute.sampler != "local":
+            raise UserError(
+                'generate.cuda_graphs is for mmrl\'s own sampler, but compute.sampler = "vllm" has its own (compute.vllm): leave '
+                "it out"
+            )
+        return
+    kind = policy_class(plugins.registry().get("policies", policy.kind))
+    if not getattr(kind, "replays", False) and not policy.options.get("base"):
+        raise UserError(
+            f"generate.cuda_graphs: policy.kind = {policy.kind!r} acts in one pass, of which nothing is captured: leave it out"
+        )
+    own_copy = compute.staleness or config.simulate.policy_device != "auto"
+    if compute.learners > 1 and compute.weights == "sharded" and not own_copy:
+        raise UserError(
+            "generate.cuda_graphs: sharded weights lie elsewhere whenever a policy acts, and a graph would read the old ones: "
+            'set compute.weights = "replicated", or leave it out'
+        )
 
 
 def check_placement(config: RunConfig, acts: bool) -> None:
@@ -240,10 +264,10 @@ def check_staleness(config: RunConfig, acts: bool, algorithms: Sequence[Algorith
                 f'stages.{number}.critic.backbone = "separate" values episodes while they are played, and '
                 f'compute.staleness = {k} plays them while it learns: use "shared"'
             )
-        if stage.importance_sampling == "off":
+        if stage.importance_sampling == "off" and stage.ratio_to == "learner":
             raise UserError(
                 f'stages.{number}.importance_sampling = "off" with compute.staleness = {k}: completions of older weights '
-                'need importance sampling; use "truncate" or "mask"'
+                'need importance sampling; use "truncate" or "mask", or ratio_to = "sampler"'
             )
         if "baselines_N" in algorithm.needs:
             raise UserError(

@@ -8,7 +8,7 @@ from pathlib import Path
 from mmrl.api.errors import UserError
 from mmrl.api.interfaces import Task
 from mmrl.api.specs import PolicySpec, SimulatorSpec
-from mmrl.config.sections import EXPERT_EPISODES, OffPolicyStage, RecapStage, RunConfig, Stage
+from mmrl.config.sections import EXPERT_EPISODES, RECORDED_EPISODES, OffPolicyStage, RecapStage, RunConfig, Stage
 from mmrl.judge.rewards import Weights
 from mmrl.policies.acting.base import ActingPolicy
 from mmrl.policies.acting.saved_policy import saved_options
@@ -41,17 +41,20 @@ def check_off_policy(
             f'{config.policy.kind!r} doesn\'t give: use "squashed", or set improve, which needs none'
         )
     if not getattr(kind, "imitates", True):
-        asked = {"improve": stage.improve, "interventions": stage.interventions, "offline": stage.offline == EXPERT_EPISODES}
+        theirs = stage.offline in (EXPERT_EPISODES, RECORDED_EPISODES)
+        asked = {"improve": stage.improve, "interventions": stage.interventions, "offline": theirs}
         for key in (key for key, given in asked.items() if given):
             raise UserError(
                 f"{where}.{key}: policy.kind = {config.policy.kind!r} chooses noise, which nobody else's actions have: leave it "
                 "out"
             )
+    if stage.offline_steps and learned:
+        raise UserError(f"{where}.offline_steps: the rule learns what to pay from what is played: leave out offline_steps")
     if stage.improve and stage.improve.state and issubclass(kind, Squashed):
         raise UserError(f"{where}.improve.state: the critics of this policy read what it reads: set policy.options.state")
     if not stage.improve and issubclass(kind, Squashed) and bool(stage.td3) != bool(config.policy.options.get("noise")):
         raise UserError(
-            f"{where}: td3 explores by a noise that is given, and the soft actor-critic learns it: "
+            f"{where}: td3 explores by a noise that is given, and {'iql' if stage.iql else 'the soft actor-critic'} learns it: "
             + ("set policy.options.noise, such as 0.1, or drop td3" if stage.td3 else "set td3, or drop policy.options.noise")
         )
     _check_interventions(config, where, stage, labels, simulators)
@@ -62,25 +65,32 @@ def check_off_policy(
         for label in labels:
             if label in simulators and "expert" not in simulators[label].capabilities:
                 raise UserError(f"{where}.offline: simulator {simulators[label].id!r} of {label!r} has no expert: name a file")
-            simulation = tasks[label].simulation
-            if simulation is not None and simulation.reward == "none" and not learned:
+            simulation, verified = tasks[label].simulation, any(map(any, weights[label].values()))
+            if simulation is not None and simulation.reward == "none" and not learned and not verified:
                 raise UserError(
-                    f'{where}.offline = "{EXPERT_EPISODES}": task {label!r} is paid by verifiers alone, which don\'t score the '
-                    "expert: reward it by stages"
+                    f'{where}.offline = "{EXPERT_EPISODES}": nothing pays the expert\'s episodes of task {label!r}: give a '
+                    "verifier a weight, or reward it by stages"
+                )
+    elif stage.offline == RECORDED_EPISODES:
+        for label in labels:
+            if type(tasks[label]).recorded_episodes is Task.recorded_episodes:
+                raise UserError(
+                    f'{where}.offline = "{RECORDED_EPISODES}": task {label!r} has no recorded episodes: use robotics/demos'
                 )
     elif stage.offline and stage.improve and not issubclass(kind, Squashed):
         raise UserError(
             f"{where}.offline = {stage.offline!r}: a memory has no pictures for policy.kind = {config.policy.kind!r} to imitate: "
-            f'use "{EXPERT_EPISODES}"'
+            f'use "{EXPERT_EPISODES}" or "{RECORDED_EPISODES}"'
         )
     elif stage.offline and stage.rules:
         raise UserError(
-            f'{where}.offline = {stage.offline!r}: a memory has no pictures for rules to pay for: use "{EXPERT_EPISODES}"'
+            f'{where}.offline = {stage.offline!r}: a memory has no pictures for rules to pay for: use "{EXPERT_EPISODES}" or '
+            f'"{RECORDED_EPISODES}"'
         )
     elif stage.offline and not Path(stage.offline).is_file():
         raise UserError(
             f"{where}.offline = {stage.offline!r} is no file: name a memory, such as runs/NAME/checkpoints/step-.../"
-            f'memory.safetensors, or "{EXPERT_EPISODES}"'
+            f'memory.safetensors, "{EXPERT_EPISODES}", or "{RECORDED_EPISODES}"'
         )
 
 
@@ -89,11 +99,11 @@ def check_gripper(config: RunConfig, number: int, stage: Stage, policy: PolicySp
     stage's index."""
     where, options = f"stages.{number}", {**saved_options(Path(config.policy.model)), **config.policy.options}
     choices = options.get("gripper_choices", 0) if issubclass(policy_class(policy), Squashed) else 0
-    learns = isinstance(stage, OffPolicyStage) and not stage.improve and not stage.td3
+    learns = isinstance(stage, OffPolicyStage) and not stage.way
     if choices and not learns:
         raise UserError(
-            f'{where}: policy.options.gripper_choices = {choices} is learned by kind = "off-policy" without improve and td3 '
-            "alone: set it to 0, or use that"
+            f'{where}: policy.options.gripper_choices = {choices} is learned by kind = "off-policy" alone, without '
+            "improve, td3 and iql: set it to 0, or use that"
         )
     asked = stage.gripper if isinstance(stage, OffPolicyStage) else None
     if asked and not choices:

@@ -31,6 +31,7 @@ from mmrl.judge.rewards import Weights
 from mmrl.policies.load import checked_options, policy_class
 from mmrl.registry import plugins
 from mmrl.rollout.environments import has_environment
+from mmrl.train.checks.corrections import check_corrections
 from mmrl.train.checks.critics import check_critic, check_turn_critic
 from mmrl.train.checks.parts import check_parts
 from mmrl.train.sampling.rules import check_plugin_rules
@@ -262,11 +263,7 @@ def check_stage(
         )
     if stage.state_similarity < 1 and "states_NT" not in algorithm.needs:
         raise UserError(f"{where}.state_similarity has no effect, as {stage.algorithm} doesn't compare states: use gigpo")
-    if stage.importance_sampling_level == "sequence" and stage.importance_sampling == "off":
-        raise UserError(
-            f'{where}.importance_sampling_level = "sequence" has no effect with importance_sampling = "off": set that to '
-            '"truncate" or "mask", or drop this'
-        )
+    check_corrections(where, stage, algorithm)
     for key, used in (("kl_target", stage.kl_coef), ("reference_every", stage.refers)):  # kl_coef may be the algorithm's default
         if getattr(stage, key) and not used:
             raise UserError(f"{where}.{key} is set, but kl_coef = 0, so there is no penalty: set kl_coef, or drop {key}")
@@ -320,7 +317,8 @@ def check_tokens(where: str, kind: str, token: TokenKind, stage: Training, algor
         return
     if stage.ratio != "token" and not token.acts:
         raise UserError(f'{where}.ratio = "{stage.ratio}" is for policies that act, and {own}: leave it out')
-    whole = {"off_policy_mask": stage.off_policy_mask, 'importance_sampling_level = "sequence"': stage.importance_sampling_level}
+    whole = {key: getattr(stage, key) for key in ("off_policy_mask", "gap_mask")}
+    whole['importance_sampling_level = "sequence"'] = stage.importance_sampling_level
     for key, value in whole.items():
         if value not in (None, "token") and token.acts:
             raise UserError(f"{where}.{key} is about whole completions of policies that write, and {own}: leave it out")

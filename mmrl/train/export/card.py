@@ -28,7 +28,7 @@ picture = {{"type": "image", "image": Image.open("picture.png").convert("RGB")}}
 question = {{"type": "text", "text": "What is in the picture?"}}
 inputs = processor.apply_chat_template(
     [{{"role": "user", "content": [picture, question]}}],
-    add_generation_prompt=True,
+    add_generation_prompt=True,{template}
     tokenize=True,
     return_dict=True,
     return_tensors="pt",
@@ -182,8 +182,11 @@ class Card:
     def _use(self) -> str:
         most, tokens = self.config.policy.max_pixels, self.config.generate.max_tokens
         pixels = f"\n\nIt was trained on pictures of at most {most:,} pixels; larger ones were shrunk to that." if most else ""
+        template = "".join(f"\n    {name}={value!r}," for name, value in self.config.policy.chat_template_kwargs.items())
         kind = self.layout if self.loader else "thinker"
-        use = USE[kind].format(name=self.name, base=_shown(self.base), loader=self.loader, tokens=tokens, pixels=pixels)
+        use = USE[kind].format(
+            name=self.name, base=_shown(self.base), loader=self.loader, tokens=tokens, pixels=pixels, template=template
+        )
         return f"## Use\n\n{use}"
 
     def _licence(self) -> str:

@@ -62,6 +62,11 @@ class StagePlan:
     def peak(self) -> int:
         return max(self.peaks.values())
 
+    @property
+    def phase(self) -> str:
+        """That of the peak."""
+        return "update" if self.peaks["update"] >= self.peaks["generate"] else "generate"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
@@ -114,7 +119,7 @@ class Plan:
 
 def _stage_json(stage: StagePlan) -> dict[str, Any]:
     work = stage.work
-    shown = ("prompts", "group", "prompt_tokens", "patches", "completion", "epochs", "updates", "reference", "looked_at")
+    shown = ("asked", "prompts", "group", "prompt_tokens", "patches", "completion", "epochs", "updates", "reference", "looked_at")
     rounds = {"sampled": work.sampled, "perhaps": work.perhaps, "trained": work.trained}
     return {
         "stage": stage.number,
@@ -127,6 +132,7 @@ def _stage_json(stage: StagePlan) -> dict[str, Any]:
             "parts": [asdict(part) for part in stage.parts],
             "peaks": stage.peaks,
             "peak": stage.peak,
+            "phase": stage.phase,
             "certain": stage.certain,
         },
         "seconds": {
@@ -158,7 +164,7 @@ def sizes_of(
         shown = min(pixels or side**2 or 224**2, model.most_pixels)
         return vla_sizes(config, TEXT if text is None else text, shown, steps or 0)
     text = 128 if text is None else text
-    limit = min(config.policy.max_pixels or 2**20, model.most_pixels)
+    limit = 1 if model.shapes.hears else min(config.policy.max_pixels or 2**20, model.most_pixels)
     return Sizes(
         text=text,
         images=images,
@@ -305,7 +311,9 @@ def _memory(
         parts += vllm(compute, machine, alone) if compute.sampler == "vllm" else local(shapes, config, work)
     if not shapes.traced:
         choices = int(config.policy.options.get("bins") or 256) if acts else None
-        parts += [*update(shapes, config, work, weights, machine.kind, choices, stage.optimizer), *routes(shapes, stage, work)]
+        learned = update(shapes, config, work, weights, machine.kind, choices, stage.optimizer)
+        again = {part.name for part in learned}
+        parts = [*(part for part in parts if part.name not in again), *learned, *routes(shapes, stage, work)]
     if isinstance(stage, RlStage) and sampled_beside(config):
         parts = [replace(part, phases=BOTH) for part in parts]
     return work, weights, parts

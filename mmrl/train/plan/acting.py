@@ -15,7 +15,7 @@ from mmrl.api.errors import UserError
 from mmrl.config.policy import PolicyConfig
 from mmrl.config.sections import DistillStage, OffPolicyStage, RecapStage, RlStage, RunConfig, SftStage, Stage, teacher_of
 from mmrl.registry import plugins
-from mmrl.train.plan.shapes import Shapes, Text, Vision, shapes_of
+from mmrl.train.plan.shapes import Shapes, Text, Vision
 from mmrl.train.plan.step import per_learner, step_of
 from mmrl.train.plan.workload import MOST, Micro, Sizes, Workload, sum_of, total
 
@@ -45,15 +45,14 @@ def cameras(config: PolicyConfig) -> int:
     return max(1, len(config.options.get("cameras", ()))) * (1 + int(config.options.get("history", 0)))
 
 
-def vla_shapes(data: Mapping[str, Any], config: PolicyConfig, what: str) -> Shapes:
-    """The shapes of a model that acts, with its head. data: the content of the model's config.json. Raises UserError for another
-    family."""
-    found = _openvla(data) if data.get("model_type") == "openvla" else shapes_of(data, what)
-    return replace(found, own=tuple(_own(config, found)))
+def with_actions(shapes: Shapes, config: PolicyConfig) -> Shapes:
+    """The shapes of a model that acts, with its head."""
+    return replace(shapes, own=tuple(_own(config, shapes)))
 
 
-def _openvla(data: Mapping[str, Any]) -> Shapes:
-    """The two towers of OpenVLA stand as one of all their layers, of their mean width: both see the same patches."""
+def openvla_shapes(data: Mapping[str, Any]) -> Shapes:
+    """Without its head. The two towers of OpenVLA stand as one of all their layers, of their mean width: both see the same
+    patches. data: the content of its config.json."""
     import torch
 
     from mmrl.policies.openvla.model import OpenVLA, OpenVLAConfig

@@ -82,7 +82,7 @@ class Passes:
             if not layers:
                 return forward, backward
             with gradient_checkpointing(model):
-                kept = kept_of(lambda: self.planned.learn(rows, text, demonstrated))
+                kept, _ = kept_of(lambda: self.planned.learn(rows, text, demonstrated))
         peak = kept + layer + backward.peak - forward.kept
         return replace(forward, kept=kept), replace(forward.then(backward), peak=peak)
 
@@ -184,7 +184,7 @@ class PassesCost(CostModel):
         own = self._cost(found.act(rows, self.sizes.text))
         if found.beneath is None:
             return own
-        return own + found.beneath.cost(rows, self.sizes, self.machine).times(found.planned.looks)
+        return own + found.beneath.cost(rows, self.sizes, self.machine)
 
     def forward(self, micro: Micro, picture: int) -> Cost:
         return self._cost(_learned(self.config, self.stage, micro.rows, self.sizes)[0])

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mmrl.api.errors import UserError, shorten
+from mmrl.policies.vlm.known_families import class_of
 from mmrl.train.plan.layers import chosen_of, layers_of
 from mmrl.train.plan.pictures import Pictures
 from mmrl.train.plan.shapes import Experts, Shapes, Text, Vision
@@ -36,7 +37,8 @@ def counted_shapes(data: Mapping[str, Any], processor: Any, what: str) -> Shapes
         ) from error
     named = tuple((name, tuple(p.shape)) for name, p in model.named_parameters())
     pictures = Pictures(config, processor, what)
-    return Shapes(family=kind, text=text, vision=ELSEWHERE, listed=named, config=config, pictures=pictures)
+    hears = not class_of(kind).sees
+    return Shapes(family=kind, text=text, vision=ELSEWHERE, listed=named, config=config, pictures=pictures, hears=hears)
 
 
 def _text(model: Any, config: str) -> Text:

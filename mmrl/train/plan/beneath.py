@@ -40,16 +40,16 @@ class Beneath:
         return min(int(self.policy.options.get("size") or 0) ** 2 or given or SIDE**2, self.found.most_pixels)
 
     def cost(self, rows: int, sizes: Sizes, machine: Machine) -> Cost:
-        clock = CostModel(self.found.shapes, machine, self.policy.dtype, self.policy.attn_implementation)
+        clock = CostModel(self.found.shapes.seeing(sizes.pixels), machine, self.policy.dtype, self.policy.attn_implementation)
         call = self._call(sizes)
         seen = clock.tower(rows * self.pictures * call.picture, call.picture)
         return seen + clock.answered(rows, call.prompt, call.behind, call.alone)
 
     def memory(self, rows: int, sizes: Sizes) -> int:
         """Bytes of its activations."""
-        call = self._call(sizes)
+        call, shapes = self._call(sizes), self.found.shapes.seeing(sizes.pixels)
         patches = self.pictures * call.picture
-        return called(self.found.shapes, self.policy.bytes_per_weight, rows, call.prompt + call.behind, patches)
+        return called(shapes, self.policy.bytes_per_weight, rows, call.prompt + call.behind, patches)
 
     def _call(self, sizes: Sizes) -> Call:
         return vla_call(self.policy, self.found.shapes, replace(sizes, images=self.pictures))

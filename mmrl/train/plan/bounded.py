@@ -3,6 +3,7 @@ millions of patches."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -16,6 +17,8 @@ from mmrl.api.errors import UserError
 
 MOST_TILES, MOST_TOKENS = 1024, 2**20
 """Of a picture. Published processors cut it into 36 tiles at most; lists of shapes grow with the square of that number."""
+LONGEST_EDGE = 4096
+"""To which Idefics3 scales a picture at most: `MAX_IMAGE_SIZE` of transformers' image_processing_idefics3.py."""
 MOST_BYTES = 2**32
 """That may be written while a picture is processed: twenty copies of 4096 x 4096 pixels in float32."""
 _TILES = re.compile(r"(max|min|num)_(\w+_)?(tiles|crops|slices|slice_nums)|dynamic_hd")
@@ -29,6 +32,12 @@ def refuse_counts(processor: Any, what: str) -> None:
     that many would take minutes or the memory. what: the model's name in the error."""
     images = getattr(processor, "image_processor", None)
     cuts = any(getattr(images, cut, None) is not None for cut in _CUTS)
+    most_tiles, most_tokens = _squares(images), 1
+    if most_tiles > MOST_TILES:
+        raise UserError(
+            f"{what}: size and max_image_size of its processor cut a picture into {most_tiles:,} tiles, more than the "
+            f"{MOST_TILES:,} of a plan: its files are damaged, copy them again"
+        )
     for name, value in (*_numbers(vars(processor)), *_numbers(vars(images) if images is not None else {})):
         tiles = _TILES.fullmatch(name) or (name in ("max_patches", "min_patches") and cuts)
         most = MOST_TILES if tiles else MOST_TOKENS if _TOKENS.fullmatch(name) else None
@@ -37,6 +46,22 @@ def refuse_counts(processor: Any, what: str) -> None:
                 f"{what}: {name} = {value:,} of its processor is more than the {most:,} of a plan: its files are damaged, copy "
                 "them again"
             )
+        most_tiles = max(most_tiles, value if tiles else 1)
+        most_tokens = max(most_tokens, value if most == MOST_TOKENS else 1)
+    if most_tiles * most_tokens > MOST_TOKENS:
+        raise UserError(
+            f"{what}: {most_tiles:,} tiles of its processor with {most_tokens:,} tokens each are more than the {MOST_TOKENS:,} "
+            "tokens of a plan: its files are damaged, copy them again"
+        )
+
+
+def _squares(images: Any) -> int:
+    """Tiles of a picture that is scaled to a longest edge and cut into squares of another, as Idefics3 and SmolVLM do."""
+    settings = [getattr(images, name, None) for name in ("size", "max_image_size")]
+    edges: list[Any] = [s.get("longest_edge") if isinstance(s, Mapping) else getattr(s, "longest_edge", None) for s in settings]
+    if not all(isinstance(edge, int) and edge > 0 for edge in edges):
+        return 0
+    return int(math.ceil(min(edges[0], LONGEST_EDGE) / edges[1]) ** 2)
 
 
 def _numbers(settings: Mapping[str, Any]) -> Iterator[tuple[str, int]]:

@@ -13,7 +13,7 @@ from mmrl.api.errors import UserError, shorten
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.names import refuse_path
 from mmrl.registry import plugins
-from mmrl.train.plan.acting import vla_shapes
+from mmrl.train.plan.acting import openvla_shapes, with_actions
 from mmrl.train.plan.published import LIMITS, PUBLISHED, published
 from mmrl.train.plan.shapes import ALIKE, FAMILIES, Shapes, is_computed, shapes_of
 
@@ -21,7 +21,7 @@ PASSES = (
     "gemma3", "internvl", "glm4v", "glm46v", "glm_ocr", "smolvlm", "idefics3", "llava", "llava_next", "llava_onevision",
     "mistral3", "deepseek_vl", "aya_vision", "cohere2_vision", "paddleocr_vl", "exaone4_5", "muse_glimmer", "kimi_k25", "llama4",
     "ernie4_5_vl_moe", "step3p7", "gemma4", "gemma4_unified", "gemma3n", "paligemma", "perception_lm", "phi4_multimodal",
-    "granite4_vision", "ovis2", "lfm2_vl", "minicpmv4_6", "minicpmv4_7",
+    "granite4_vision", "ovis2", "lfm2_vl", "minicpmv4_6", "minicpmv4_7", "qwen2_audio",
 )  # fmt: skip
 """Families of which passes of layers and pictures are counted, see `mmrl.train.plan.any_family`: a test compares each with what
 torch computes and keeps."""
@@ -48,10 +48,14 @@ def read_shapes(config: PolicyConfig, name: str, online: bool) -> Found:
         checked_options(config, plugins.registry().get("policies", config.kind))
     data, source, limit = _config(base_of(name), online)
     what = f"policy.model {name!r}"
-    if config.kind == "vla":
-        shapes = vla_shapes(data, config, what)
+    if config.kind == "vla" and data.get("model_type") == "openvla":
+        shapes = openvla_shapes(data)
     else:
         shapes = shapes_of(data, what) if is_computed(data) else _counted(data, base_of(name), what, online)
+    if config.kind == "vla":
+        if shapes.text.masks > 1:
+            raise UserError(f"{what} is a {shapes.family}, whose windows of attention keep it from acting: choose another model")
+        shapes = with_actions(shapes, config)
     return Found(shapes=shapes, source=source, most_pixels=limit or LIMITS.get(shapes.family, MOST))
 
 

@@ -28,26 +28,16 @@ def kinds(shapes: Shapes) -> list[tuple[int, Experts | None]]:
 
 
 def kept(shapes: Shapes, experts: Experts | None, b: int, weights: Trained | None) -> int:
-    """Bytes per token that a layer's MLP keeps for the backward pass, its adapters included. weights: those that are trained;
-    None for all. By a frozen matrix only what gradients of its input need is kept."""
+    """Bytes per token that a layer's MLP keeps for the backward pass, all of whose weights are trained. weights: None without a
+    penalty of routers."""
     t = shapes.text
-    plain, many = weights is None or weights.plain, 4 if weights is None or weights.plain else 3
     if experts is None:
-        return many * b * t.inner + _adapters(shapes, t.inner, b, weights)
-    copies = experts.chosen * (b * ((2 if plain else 1) * t.hidden + many * experts.inner + 1) + INDICES * INDEX)
-    scores = FULL * experts.count + 3 * FULL * experts.chosen + (FULL * t.hidden if experts.precise and plain and b < FULL else 0)
+        return 4 * b * t.inner
+    copies = experts.chosen * (b * (2 * t.hidden + 4 * experts.inner + 1) + INDICES * INDEX)
+    scores = FULL * experts.count + 3 * FULL * experts.chosen + (FULL * t.hidden if experts.precise and b < FULL else 0)
     if weights is not None and weights.penalised:
         scores += 2 * FULL * experts.count  # a softmax and the logits, for both penalties
-    found = copies + scores + many * b * experts.shared
-    return found + (_adapters(shapes, experts.shared, b, weights) if experts.shared else 0)
-
-
-def _adapters(shapes: Shapes, inner: int, b: int, weights: Trained | None) -> int:
-    """What the adapters of an MLP of this width keep: their inputs, of which `gate_proj` and `up_proj` share one."""
-    if weights is None or weights.plain:
-        return 0
-    adapted = weights.adapted
-    return b * (inner * ("down_proj" in adapted) + shapes.text.hidden * bool({"gate_proj", "up_proj"} & adapted))
+    return copies + scores + 4 * b * experts.shared
 
 
 def passing(shapes: Shapes, b: int) -> int:

@@ -10,24 +10,22 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
-import json
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from mmrl.config.sections import LoraConfig
 from mmrl.policies.layers import CACHES, replaced_forwards
-from mmrl.policies.vlm import attention
 from mmrl.policies.vlm.families import decoder_of
+from mmrl.train.plan.kinds import META, adapted, dtype_of, grouped, kinds_of, own_of, without_layers
+from mmrl.train.plan.learning import ALL, Learning
 from mmrl.train.plan.skeletons import skeleton
 from mmrl.train.plan.traced import Pass, saved_by, trace
 from mmrl.train.plan.trained import FULL
 from mmrl.train.plan.workload import CHUNK, Micro
 
-META = torch.device("meta")
 HALF = 2
 """Bytes of a bfloat16."""
 CHOSEN = ("num_experts_per_tok", "moe_k", "moe_top_k", "top_k_experts")
@@ -103,7 +101,7 @@ class Layers:
 
     def __init__(self, config: str) -> None:
         self.config = config
-        self.kinds = _kinds(skeleton(config))
+        self.kinds = kinds_of(skeleton(config))
 
     @functools.cache  # noqa: B019  few of these are made, and they are small
     def counted(self, b: int) -> tuple[Layer, ...]:
@@ -114,18 +112,21 @@ class Layers:
         return (*(self._layer(model, numbers, b) for numbers in self.kinds), *([around] if around.weights else ()))
 
     @functools.cache  # noqa: B019
-    def kept_around(self, b: int, lora: str = "") -> Linear:
-        """Bytes that the language model keeps around its layers. lora: see `kept`."""
-        model = _model(self.config, b, lora)
-        return _fitted(lambda tokens: saved_by(*_passed(model, tokens, b), by_tokens=False))
+    def kept_around(self, b: int, learning: Learning = ALL, seen: bool = True) -> Linear:
+        """Bytes that the language model keeps around its layers. seen: see `kept`."""
+        model, flows = _model(self.config, b, learning), seen or _flows(self.config, learning)[-1]
+        return _fitted(lambda tokens: saved_by(*_passed(model, tokens, b, flows, seen), by_tokens=False))
 
     @functools.cache  # noqa: B019
-    def kept(self, b: int, dense: bool, lora: str = "") -> tuple[tuple[int, Kept], ...]:
-        """(number of layers, bytes that each keeps for the backward pass) of each kind. dense: with a mask of all pairs of
-        tokens, which is not counted here. lora: JSON of `policy.lora`; empty if all weights are trained."""
-        model, found = _model(self.config, b, lora), []
-        for numbers in self.kinds:
-            saved = functools.partial(self._saved, model, numbers[0], b, dense, lora)
+    def kept(self, b: int, dense: bool, learning: Learning = ALL, seen: bool = True) -> tuple[tuple[int, Kept], ...]:
+        """(number of layers, bytes that each keeps for the backward pass) of each kind; none of those before the first that
+        gradients flow to. dense: with a mask of all pairs of tokens, which is not counted here. seen: whether gradients flow to
+        pictures among the tokens."""
+        model, flows, found = _model(self.config, b, learning), _flows(self.config, learning), []
+        for numbers in _learning_kinds(self.config, learning):
+            if not seen and not flows[numbers[0] + 1]:
+                continue
+            saved = functools.partial(self._saved, model, numbers[0], b, dense, learning, seen)
             ragged, whole = _fitted(saved), [saved(n) for n in (CHUNK, 2 * CHUNK)]
             chunk = whole[1] - whole[0] - ragged.token * CHUNK
             found.append((len(numbers), Kept(ragged, Linear(2 * whole[0] - whole[1], ragged.token, chunk))))
@@ -154,7 +155,7 @@ class Layers:
         for (_, *args), kwargs in _given(self.config, LENGTHS[0], FULL):
             for each in tree_leaves((args, kwargs)):
                 if isinstance(each, torch.Tensor) and (each.is_floating_point() or each.is_complex()) and each.ndim < 4:
-                    seen[id(each)] = each.numel() * (2 if each.is_complex() else 1)
+                    seen[each.untyped_storage()._cdata] = each.numel() * (2 if each.is_complex() else 1)
         return sum(seen.values()) // LENGTHS[0]
 
     @functools.cached_property
@@ -163,9 +164,10 @@ class Layers:
         (hidden, *_), _ = _given(self.config, LENGTHS[0], FULL)[0]
         return int(hidden.numel() // (LENGTHS[0] * hidden.shape[-1]))
 
-    def _saved(self, model: Any, number: int, b: int, dense: bool, lora: str, tokens: int) -> int:
+    def _saved(self, model: Any, number: int, b: int, dense: bool, learning: Learning, seen: bool, tokens: int) -> int:
         layer = decoder_of(model).layers[number]
-        return saved_by(*_called(self.config, layer, number, tokens, b, dense, lora=lora), by_tokens=not dense)
+        called = _called(self.config, layer, number, tokens, b, dense, learning=learning, seen=seen)
+        return saved_by(*called, by_tokens=not dense)
 
     def _layer(self, model: Any, numbers: list[int], b: int) -> Layer:
         layer = decoder_of(model).layers[numbers[0]]
@@ -189,7 +191,7 @@ class Layers:
         )
 
     def _around(self, model: Any, b: int) -> Layer:
-        passes = {n: trace(_passed(model, n, b)[0]) for n in LENGTHS}
+        passes = {n: trace(_passed(model, n, b, True, False)[0]) for n in LENGTHS}
         flops = _fitted(lambda n: sum(flops for flops, _ in passes[n].products))
         return Layer(
             count=1,
@@ -222,74 +224,44 @@ def chosen_of(settings: Any) -> int:
     return next((getattr(settings, name) for name in CHOSEN if getattr(settings, name, None)), 0)
 
 
-def _kinds(model: Any) -> list[list[int]]:
-    """Numbers of the layers of each kind: those whose weights have the same names and shapes, and whose parts have the same
-    settings, such as a window, or that keys and values are another layer's."""
-    layers = [*decoder_of(model).layers]
-    settings = [
-        {
-            (name, key): value
-            for name, part in layer.named_modules()
-            for key, value in vars(part).items()
-            if isinstance(value, str | int | float)
-        }
-        for layer in layers
-    ]
-    numbers = {key for own in settings for key in own}  # names of what is the layer's number in each
-    for i, own in enumerate(settings):
-        numbers -= {key for key, value in own.items() if type(value) is not int or value != i}
-    found: dict[Any, list[int]] = {}
-    for i, layer in enumerate(layers):
-        weights = tuple((name, tuple(p.shape)) for name, p in layer.named_parameters())
-        others = tuple((key, value) for key, value in settings[i].items() if key not in numbers)
-        found.setdefault((weights, others), []).append(i)
-    return list(found.values())
+@functools.lru_cache(8)
+def _flows(config: str, learning: Learning) -> tuple[bool, ...]:
+    """Whether gradients flow to what goes into each layer, and out of the last, if no picture asks for them."""
+    if learning.names is None:
+        return (True,) * (len(decoder_of(skeleton(config)).layers) + 1)
+    found = [bool(_given(config, LENGTHS[0], HALF, learning)[0][0][0].requires_grad)]
+    for own in own_of(config, learning.names):
+        found.append(found[-1] or bool(own))
+    return tuple(found)
 
 
 @functools.lru_cache(8)
-def _model(config: str, b: int, lora: str = "") -> Any:
+def _learning_kinds(config: str, learning: Learning) -> list[list[int]]:
+    """`kinds_of` of which the same weights are trained, and to whose input gradients flow alike."""
+    if learning.names is None:
+        return kinds_of(skeleton(config))
+    own, flows = own_of(config, learning.names), _flows(config, learning)
+    return grouped(config, lambda i: (own[i], flows[i]))
+
+
+@functools.lru_cache(8)
+def _model(config: str, b: int, learning: Learning = ALL) -> Any:
     """The model with a layer of each kind, and its weights, or adapters, as they are trained."""
-    whole = skeleton(config)
-    return adapted(without_layers(whole, _kinds(whole), b), lora)
-
-
-def without_layers(model: Any, kinds: Sequence[Sequence[int]], b: int) -> Any:
-    """A copy of a model on the meta device in whose language model the first layer of each kind stands for all of them, which
-    keeps its name. kinds: numbers of layers; those of none are left empty."""
-    layers = decoder_of(model).layers
-    copied: dict[int, Any] = {}
-    for first, *others in kinds:
-        one = copy.deepcopy(layers[first], copied)
-        copied |= {id(layers[i]): one for i in others}
-    for layer in layers:
-        copied.setdefault(id(layer), torch.nn.Module())
-    found = copy.deepcopy(model, copied).to(dtype_of(b)).eval()
-    settings = found.config.get_text_config()
-    if getattr(settings, "attn_logit_softcapping", None) is not None:  # whose scores mmrl caps block by block
-        attention.register()
-        settings._attn_implementation = attention.NAMES["blocks"]
-    return found
-
-
-def adapted(model: Any, lora: str) -> Any:
-    """The model, with its adapters. lora: JSON of `policy.lora`, or empty."""
-    from mmrl.policies.lora import add_adapters
-
-    if lora:
-        with META:  # else PEFT makes their weights on the CPU first
-            add_adapters(model, LoraConfig.model_validate(json.loads(lora) | {"nf4": []}), 0, META)
+    own = None if learning.names is None else own_of(config, learning.names)
+    kinds = grouped(config, lambda i: own and own[i])
+    model = adapted(without_layers(skeleton(config), kinds, b), learning.lora)
+    for name, weight in model.named_parameters():
+        weight.requires_grad_(learning.trains(name))
     return model
 
 
-def dtype_of(b: int) -> torch.dtype:
-    """Of weights of so many bytes."""
-    return torch.float32 if b == FULL else torch.bfloat16
-
-
 @functools.lru_cache(32)
-def _given(config: str, tokens: int, b: int, lora: str = "") -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
-    """What the language model gives each of its layers in a pass over one row. Gradients flow to what they flow to in it."""
-    model, found = _model(config, b, lora), []
+def _given(
+    config: str, tokens: int, b: int, learning: Learning = ALL, seen: bool = False
+) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
+    """What the language model gives each of its layers in a pass over one row. Gradients flow to what they flow to in it. seen:
+    see `Layers.kept`."""
+    model, found = _model(config, b, learning), []
 
     def noted(layer: Any) -> Callable[..., Any]:
         def forward(*args: Any, **kwargs: Any) -> Any:
@@ -301,9 +273,9 @@ def _given(config: str, tokens: int, b: int, lora: str = "") -> list[tuple[tuple
     layers = decoder_of(model).layers
     with torch.enable_grad():
         with replaced_forwards([*dict.fromkeys(layers)], noted):
-            _read(model, tokens, b)
+            _read(model, tokens, b, seen)
         for held in (value for value in found[0][1].values() if isinstance(value, MutableMapping) and not value):
-            for numbers in _kinds(skeleton(config)):  # some layers keep in it what others read
+            for numbers in kinds_of(skeleton(config)):  # some layers keep in it what others read
                 args, kwargs = found[numbers[0]]
                 layers[numbers[0]](*args, **kwargs)
             held.update(tree_map_only(torch.Tensor, _alone, dict(held)))
@@ -315,32 +287,47 @@ def _alone(given: torch.Tensor) -> torch.Tensor:
     return given.detach().requires_grad_(given.requires_grad)
 
 
-def _read(model: Any, tokens: int, b: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """(token ids of one row, what the language model makes of them)."""
+def _read(model: Any, tokens: int, b: int, seen: bool) -> torch.Tensor:
+    """What the language model makes of one row. seen: see `Layers.kept`."""
     ids = torch.zeros(1, tokens, device=META, dtype=torch.int64)
     mask = torch.empty(1, 1, tokens, tokens, device=META, dtype=dtype_of(b))
-    return ids, decoder_of(model)(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
+    decoder = decoder_of(model)
+    hook = decoder.get_input_embeddings().register_forward_hook(lambda _, __, found: found.requires_grad_() if seen else None)
+    try:
+        found: torch.Tensor = decoder(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
+        return found
+    finally:
+        hook.remove()
 
 
-def _passed(model: Any, tokens: int, b: int) -> tuple[Callable[[], torch.Tensor], list[torch.Tensor]]:
-    """(a pass over one row in which layers do nothing, but that gradients flow through them, nothing)."""
+def _passed(model: Any, tokens: int, b: int, flows: bool, seen: bool) -> tuple[Callable[[], torch.Tensor], list[torch.Tensor]]:
+    """(a pass over one row in which layers do nothing, but that gradients may flow through them, nothing). seen: see
+    `Layers.kept`."""
 
     def forward(*args: Any, **kwargs: Any) -> torch.Tensor:
-        return torch.empty_like(args[0] if args else kwargs["hidden_states"]).requires_grad_()
+        return torch.empty_like(args[0] if args else kwargs["hidden_states"]).requires_grad_(flows)
 
     def run() -> torch.Tensor:
         with replaced_forwards([*dict.fromkeys(decoder_of(model).layers)], lambda _: forward):
-            return _read(model, tokens, b)[1]
+            return _read(model, tokens, b, seen)
 
     return run, []
 
 
 def _called(
-    config: str, layer: Any, number: int, tokens: int, b: int, dense: bool, cache: Any = None, lora: str = ""
+    config: str,
+    layer: Any,
+    number: int,
+    tokens: int,
+    b: int,
+    dense: bool,
+    cache: Any = None,
+    learning: Learning = ALL,
+    seen: bool = False,
 ) -> tuple[Callable[[], torch.Tensor], list[torch.Tensor]]:
-    """(a pass of the layer of this number over one row, tensors that all layers share)."""
-    (first, *args), kwargs = _given(config, tokens, b, lora)[number]
-    hidden = torch.empty_like(first).requires_grad_()
+    """(a pass of the layer of this number over one row, tensors that all layers share). seen: see `Layers.kept`."""
+    (first, *args), kwargs = _given(config, tokens, b, learning, seen)[number]
+    hidden = torch.empty_like(first).requires_grad_(seen or learning.names is None or _flows(config, learning)[number])
     taken = inspect.signature(layer.forward).parameters
     given = {name: value for name, value in kwargs.items() if name not in CACHES}
     if not dense or hasattr(layer, "linear_attn"):  # which takes a mask for one of padding

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mmrl.config.sections import (
     ComputeConfig,
@@ -23,15 +23,13 @@ from mmrl.config.sections import (
 )
 from mmrl.train.plan import experts
 from mmrl.train.plan.attention import Attention
-from mmrl.train.plan.kept import activations, recompute_bytes
+from mmrl.train.plan.kept import LOGIT_CHUNK, activations, recompute_bytes
 from mmrl.train.plan.machines import Machine
 from mmrl.train.plan.shapes import Shapes
 from mmrl.train.plan.teams import slice_of, whole_rows
-from mmrl.train.plan.trained import FULL, Trained, master_bytes, moments, stepped_bytes, weight_bytes
+from mmrl.train.plan.trained import FULL, Trained, master_bytes, moments, passing_bytes, stepped_bytes, weight_bytes
 from mmrl.train.plan.workload import Micro, Workload
 
-LOGIT_CHUNK = 2**25
-"""As in `mmrl.policies.vlm.vlm`, which isn't imported here; a test compares them."""
 ROUTE = 2
 """Bytes of an expert's number in `mmrl.policies.vlm.routes`."""
 ROOM = 64
@@ -173,7 +171,7 @@ def update(
         sizes.append((twice + again + passing, m))
     kept, worst = max(sizes, key=lambda found: found[0])
     made = (
-        logits(shapes, worst.targets, b, weights.plain, bool(weights.adapted_parts["head"]))
+        logits(shapes, worst.targets, b, weights.shares["head"] > 0, bool(weights.adapted_parts["head"]))
         if choices is None
         else 4 * FULL * worst.targets * choices
     )
@@ -201,7 +199,11 @@ def update(
     if choices is None:
         counted = worst if team > 1 or (b == FULL and weights.vision) else None
         found += pixels(shapes, work, kind, counted)
-    return [*found, *fresh_gradients(config, weights, kept + made, optimizer)]
+    if work.alone:
+        head = b * shapes.text.vocabulary * shapes.text.hidden if weights.shares["head"] else 0  # the first of all gradients
+        whole = choices is not None or worst.targets * shapes.text.vocabulary <= LOGIT_CHUNK  # else it is among the logits
+        return [*found, *growing_gradients(config, weights, kept + made, head * whole, optimizer, kind)]
+    return [*found, *fresh_gradients(config, weights, kept + made, optimizer, kind)]
 
 
 def routes(shapes: Shapes, stage: Stage, work: Workload) -> list[Part]:
@@ -216,19 +218,31 @@ def routes(shapes: Shapes, stage: Stage, work: Workload) -> list[Part]:
     return [Part(name="routes", bytes=size, phases=("update",), because=f"{t.experts.chosen} of {t.experts.count} experts")]
 
 
-def fresh_gradients(config: RunConfig, weights: Trained, kept: int, optimizer: str) -> list[Part]:
-    """What is allocated while the activations are freed, or later. kept: bytes of these."""
+def fresh_gradients(config: RunConfig, weights: Trained, kept: int, optimizer: str, kind: str = "gpu") -> list[Part]:
+    """What is allocated while the activations are freed, or later. kept: bytes of these. kind: of the machine."""
     b, found = config.policy.bytes_per_weight, []
     split = config.compute.learners if config.compute.weights == "sharded" else 1
     fresh = b * weights.moved // split if b < FULL and weights.plain else 0  # of weights of 16 bits, before accumulation
-    stepped = stepped_bytes(optimizer, weights, b) if config.train.offload_optimizer else 0
-    for name, size, why in (
-        ("fresh gradients", fresh, f"in {config.policy.dtype}"),
-        ("what is stepped", stepped, "of the offloaded optimiser"),
-    ):
+    if config.train.offload_optimizer:
+        stepped, why = stepped_bytes(optimizer, weights, b), "of the offloaded optimiser"
+    else:
+        stepped, why = passing_bytes(optimizer, weights, kind) // split, f"what {optimizer} computes with"
+    for name, size, reason in (("fresh gradients", fresh, f"in {config.policy.dtype}"), ("what is stepped", stepped, why)):
         if (rest := size - kept) > 0:
-            found.append(Part(name=name, bytes=rest, phases=("update",), because=f"{why}, beyond the activations"))
+            found.append(Part(name=name, bytes=rest, phases=("update",), because=f"{reason}, beyond the activations"))
     return found
+
+
+def growing_gradients(config: RunConfig, weights: Trained, kept: int, head: int, optimizer: str, kind: str) -> list[Part]:
+    """What is allocated as activations are freed, where a step has one backward pass: the gradients, too. The part of that name
+    takes the place of the one that `resident` has. kept: bytes of activations and logits. head: of the gradient of the head."""
+    b, split = config.policy.bytes_per_weight, config.compute.learners if config.compute.weights == "sharded" else 1
+    whole = (FULL * weights.moved + (b * weights.largest if b < FULL and weights.plain else 0)) // split
+    grown = max(head, whole - kept)
+    stepped = [part for part in fresh_gradients(config, weights, 0, optimizer, kind) if part.name == "what is stepped"]
+    found = [Part(name="gradients", bytes=grown, phases=("update",), because="in float32, beyond the activations")]
+    rest = ((part, FULL * weights.moved // split + part.bytes - kept - grown) for part in stepped)
+    return [*found, *(replace(part, bytes=size) for part, size in rest if size > 0)]
 
 
 def pixels(shapes: Shapes, work: Workload, kind: str, counted: Micro | None) -> list[Part]:
@@ -305,8 +319,7 @@ def acting(shapes: Shapes, config: RunConfig, work: Workload) -> list[Part]:
 
 def called(shapes: Shapes, b: int, rows: int, length: int, patches: int) -> int:
     """Bytes of so many calls at once, without gradients. length, patches: tokens and patches of a call."""
-    t = shapes.text
-    layer = rows * length * b * (3 * t.inner + 3 * t.hidden) + b * rows * length**2
+    layer = rows * length * experts.without_gradients(shapes, b) + b * rows * length**2
     return max(layer, rows * looked(shapes, b, patches))
 
 

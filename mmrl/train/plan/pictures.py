@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from PIL import Image
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
@@ -22,12 +23,12 @@ from torch.utils._pytree import tree_leaves
 from transformers.modeling_outputs import MoeModelOutputWithPast
 
 from mmrl.api.errors import UserError
+from mmrl.api.media.sounds import Waveform
 from mmrl.api.types import Prompt, user_message
 from mmrl.config.parts import part_of
 from mmrl.config.sections import LoraConfig
 from mmrl.policies.gradient_checkpointing import gradient_checkpointing
 from mmrl.policies.layers import repeated_layers, replaced_forwards
-from mmrl.policies.lora import is_adapter
 from mmrl.policies.vlm.capabilities import Capabilities
 from mmrl.policies.vlm.families import Family, decoder_of
 from mmrl.policies.vlm.known_families import family_of
@@ -36,12 +37,13 @@ from mmrl.policies.vlm.processing import PromptProcessor, explained
 from mmrl.policies.vlm.prompt_inputs import PromptInputs
 from mmrl.train.plan.bounded import Bounded, refuse_counts
 from mmrl.train.plan.cost import Cost
+from mmrl.train.plan.kinds import adapted, without_layers
 from mmrl.train.plan.known_masks import KnownMasks
-from mmrl.train.plan.layers import adapted, without_layers
+from mmrl.train.plan.learning import ALL, Learning
 from mmrl.train.plan.machines import Machine
-from mmrl.train.plan.seen import Kept, PerToken
+from mmrl.train.plan.seen import SECONDS, Kept, PerToken
 from mmrl.train.plan.skeletons import linear_layers, skeleton
-from mmrl.train.plan.traced import Pass, kept_of, trace, trace_both
+from mmrl.train.plan.traced import Pass, kept_of, trace
 
 FULL = 4
 TOWER = ("vision", "projector")
@@ -49,7 +51,11 @@ BESIDE = (*TOWER, "")
 """Parts beside the language model: also those for sounds."""
 LENGTHS = (64, 128)
 """Tokens of the passes without pictures."""
+ROWS = 2
+"""Pictures of the passes that show what is kept: of one alone, torch doesn't copy what others share in a batch."""
 CPU = torch.device("cpu")
+GRID = 32
+"""Patches of a side of a picture that stands for others."""
 SIDE = 4096
 """Side of the largest picture that a processor is shown; larger ones are taken for it."""
 
@@ -73,7 +79,7 @@ class SeenPicture:
             return trace(lambda: run(self.encoded))
 
     def cost(self, patches: int, machine: Machine, b: int, rate: float) -> Cost:
-        found, text = self.forward(b), self.per_token(b, "")
+        found, text = self.forward(b), self.per_token(b, ALL)
         words = len(self.encoded.ids)
         once = Cost(
             products=(sum(flops for flops, _ in found.products) - words * text.flops) / (rate * machine.matmul),
@@ -84,21 +90,27 @@ class SeenPicture:
         return once.times(patches / self.patches) + Cost(starting=found.operations * machine.launch)
 
     @functools.cache  # noqa: B019
-    def kept(self, b: int, lora: str) -> Kept:
-        with self.pictures.running(b, lora) as run:
-            model = run.family.model
-            forward, _, layer = trace_both(lambda: run(self._copied()), repeated_layers(model))
-            with gradient_checkpointing(model):
-                inputs = kept_of(lambda: run(self._copied()).sum())
-        text = round(len(self.encoded.ids) * self.per_token(b, lora).kept)
-        return Kept(whole=forward.kept - text, inputs=inputs - text, layer=layer)
+    def kept(self, b: int, learning: Learning) -> Kept:
+        with self.pictures.running(b, learning) as run:
+            whole, layer = kept_of(lambda: run(self._copied(), ROWS).sum(), repeated_layers(run.family.model))
+        return Kept(whole=self._picture(whole, b, learning), layer=layer // ROWS)
 
     @functools.cache  # noqa: B019
-    def per_token(self, b: int, lora: str) -> PerToken:
+    def inputs(self, b: int, learning: Learning) -> int:
+        with self.pictures.running(b, learning) as run, gradient_checkpointing(run.family.model):
+            whole, _ = kept_of(lambda: run(self._copied(), ROWS).sum())
+        return self._picture(whole, b, learning)
+
+    def _picture(self, kept: int, b: int, learning: Learning) -> int:
+        """Of what rows keep, that of the picture in one of them."""
+        return kept // ROWS - round(len(self.encoded.ids) * self.per_token(b, learning).kept)
+
+    @functools.cache  # noqa: B019
+    def per_token(self, b: int, learning: Learning) -> PerToken:
         """By two passes without pictures."""
-        with self.pictures.running(b, lora) as run:
+        with self.pictures.running(b, learning) as run:
             passes = [trace(lambda n=n: run(self._text(n))) for n in LENGTHS]  # type: ignore[misc]
-            kept = [kept_of(lambda n=n: run(self._text(n)).sum()) for n in LENGTHS]  # type: ignore[misc]
+            kept = [kept_of(lambda n=n: run(self._text(n)).sum())[0] for n in LENGTHS]  # type: ignore[misc]
         flops, moved = ([getattr(each, name) for each in passes] for name in ("flops", "moved"))
         slopes = ((many - few) / (LENGTHS[1] - LENGTHS[0]) for few, many in (flops, moved, kept))
         return PerToken(*slopes)
@@ -111,8 +123,8 @@ class SeenPicture:
         return PromptInputs(ids=ids, positions=places, media={}, token_types=types)
 
     def _copied(self) -> PromptInputs:
-        """With pixels that are made in a pass, so that they are counted where it keeps them."""
-        return replace(self.encoded, media={name: x.clone() for name, x in self.encoded.media.items()})
+        """For so many rows, with pixels that are made in a pass, so that they are counted where it keeps them."""
+        return replace(self.encoded, media={name: torch.cat([x] * ROWS) for name, x in self.encoded.media.items()})
 
 
 class Pictures:
@@ -129,7 +141,7 @@ class Pictures:
         side = max(1, min(SIDE, round(math.sqrt(pixels))))
         refuse_counts(self.processor, self.what)
         with self.running(FULL) as run, Bounded(self.what):
-            encoded = run.read(Image.new("RGB", (side, side)))
+            encoded = run.read(Image.new("RGB", (side, side)) if run.family.sees else run.sound())
             counted: list[Any] = []
             layers = repeated_layers(run.family.model)
             noted = [layer.register_forward_pre_hook(_noting(counted), with_kwargs=True) for layer in layers]
@@ -141,9 +153,9 @@ class Pictures:
         return SeenPicture(pictures=self, encoded=encoded, tokens=tokens, patches=sum(first) or tokens)
 
     @functools.lru_cache(8)  # noqa: B019
-    def _family(self, b: int, lora: str) -> Family:
+    def _family(self, b: int, learning: Learning) -> Family:
         model = without_layers(skeleton(self.config), (), b)
-        if lora:
+        if lora := learning.lora:
             given = LoraConfig.model_validate_json(lora)
             layers = linear_layers(self.config, tuple(given.target_modules), ())[0]
             mine = sorted(name for name in layers if part_of(name) in TOWER)
@@ -157,16 +169,16 @@ class Pictures:
                 if buffer is not None and buffer.is_meta:
                     module._buffers[name] = FakeTensor(mode, buffer, CPU)
         for name, weight in model.named_parameters():
-            weight.requires_grad_(is_adapter(name) if lora else part_of(name) in BESIDE)
+            weight.requires_grad_(learning.trains(name) and part_of(name) in BESIDE)
         family = family_of(model, self.processor)
         family.capabilities = Capabilities(packs=True)
         return family
 
     @contextmanager
-    def running(self, b: int, lora: str = "") -> Iterator[Run]:
+    def running(self, b: int, learning: Learning = ALL) -> Iterator[Run]:
         """Passes over prompts, in which the language model's layers compute nothing. Raises UserError for whatever they raise."""
         try:
-            family = self._family(b, lora)
+            family = self._family(b, learning)
             with _without_text(family), KnownMasks():
                 yield Run(family)
         except Exception as error:
@@ -184,7 +196,12 @@ class Run:
     def __init__(self, family: Family) -> None:
         self.family = family
 
-    def read(self, *pictures: Image.Image) -> PromptInputs:
+    def sound(self) -> Waveform:
+        """What a model hears that sees nothing."""
+        rate = self.family.processor.feature_extractor.sampling_rate
+        return Waveform(samples_T=np.zeros(SECONDS * rate, dtype=np.float32), rate=rate)
+
+    def read(self, *pictures: Image.Image | Waveform) -> PromptInputs:
         reader = PromptProcessor(self.family, pixel_limits(self.family.processor, None, None), frozenset())
         return reader.encode(Prompt(messages=[user_message("", *pictures)]))
 
@@ -197,10 +214,26 @@ class Run:
         except UserError:
             return placeholders
 
-    def __call__(self, encoded: PromptInputs) -> torch.Tensor:
-        ids, media = encoded.ids[None], {**encoded.media, **{k: v[None] for k, v in encoded.token_types.items()}}
-        places = torch.arange(ids.shape[1])[None, None] if encoded.positions is None else encoded.positions[:, None]
-        return self.family.hidden(ids, torch.ones_like(ids), places, media)
+    def __call__(self, encoded: PromptInputs, rows: int = 1) -> torch.Tensor:
+        """rows: with the same ids; media are those of all."""
+        ids = encoded.ids.expand(rows, -1)
+        media = {**encoded.media, **{k: v.expand(rows, *v.shape) for k, v in encoded.token_types.items()}}
+        places = torch.arange(ids.shape[1])[None] if encoded.positions is None else encoded.positions
+        return self.family.hidden(ids, torch.ones_like(ids), places[:, None].expand(-1, rows, -1), media)
+
+
+@functools.lru_cache(4)
+def gridded(config: str) -> SeenPicture:
+    """A square picture of a Qwen-VL or of what is like it, which needs no processor. config: the content of its config.json."""
+    pictures = Pictures(config, None, "the model")
+    with pictures.running(FULL) as run:
+        settings, kind = run.family.model.config, run.family.model.config.vision_config
+        merged = kind.spatial_merge_size
+        values = kind.in_channels * kind.temporal_patch_size * kind.patch_size**2
+    ids = torch.full((GRID**2 // merged**2,), settings.image_token_id)
+    media = {"pixel_values": torch.zeros(GRID**2, values), "image_grid_thw": torch.tensor([[1, GRID, GRID]])}
+    encoded = PromptInputs(ids=ids, positions=torch.arange(len(ids)).expand(3, -1), media=media, token_types={})
+    return SeenPicture(pictures=pictures, encoded=encoded, tokens=len(ids), patches=GRID**2)
 
 
 def _without_text(family: Family) -> AbstractContextManager[None]:

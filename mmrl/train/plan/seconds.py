@@ -18,8 +18,10 @@ from mmrl.train.plan import experts
 from mmrl.train.plan.adapters import Adapters
 from mmrl.train.plan.attention import Attention
 from mmrl.train.plan.cost import Cost, Seconds
+from mmrl.train.plan.kept import LOGIT_CHUNK
+from mmrl.train.plan.learning import ALL
 from mmrl.train.plan.machines import Machine
-from mmrl.train.plan.memory import LOGIT_CHUNK, cache_token, concurrent_prompts
+from mmrl.train.plan.memory import cache_token, concurrent_prompts
 from mmrl.train.plan.shapes import Shapes
 from mmrl.train.plan.teams import bytes_swapped
 from mmrl.train.plan.trained import FULL, Trained, master_bytes, moments
@@ -126,7 +128,7 @@ class CostModel:
                 flops=own + slow + seen,
             ).times(layer.count)
         if self.shapes.seen:
-            beside = self.shapes.seen.per_token(b, "").times(tokens)
+            beside = self.shapes.seen.per_token(b, ALL).times(tokens)
             found, moved = found + Cost(products=beside.flops / (self.rate * reached), flops=beside.flops), moved + beside.moved
         return found + Cost(streaming=moved / self.stream)
 
@@ -253,7 +255,7 @@ class CostModel:
             moved += work.updates * (master_bytes(weights, self.b) + moments(stage.optimizer, weights))
         if train.offload_activations:
             seen = self.shapes.seen
-            patch = seen.kept(self.b, weights.lora).inputs / seen.patches if seen else self.b * v.layers * v.hidden
+            patch = seen.inputs(self.b, weights.learning) / seen.patches if seen else self.b * v.layers * v.hidden
             inputs = ((self.b * t.layers * t.copies * t.hidden * m.tokens, patch * m.patches, n) for m, n in work.micro.items())
             moved += work.epochs * sum(n * (text + weights.vision * tower) for text, tower, n in inputs)
         return Cost(streaming=2 * moved / (COPIED * self.machine.host)) if self.machine.kind == "gpu" else Cost()
@@ -394,7 +396,4 @@ def _limit(cost: Cost, machine: Machine, name: str) -> str:
 
 
 def _sum(costs: Iterable[Cost]) -> Cost:
-    found = Cost()
-    for cost in costs:
-        found += cost
-    return found
+    return sum(costs, Cost())

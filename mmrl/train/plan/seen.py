@@ -9,10 +9,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from mmrl.train.plan.cost import Cost
+from mmrl.train.plan.learning import Learning
 from mmrl.train.plan.machines import Machine
 
 if TYPE_CHECKING:
     from mmrl.train.plan.traced import Pass
+
+
+SECONDS = 30
+"""Of the sound that a model hears that sees nothing: Qwen2-Audio's tower always reads so many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,8 +25,6 @@ class Kept:
     """Bytes that a pass over a picture keeps for the backward pass."""
 
     whole: int
-    inputs: int
-    """Where layers are computed again, and keep what goes into them."""
     layer: int
     """Of the layer that keeps most."""
 
@@ -62,13 +65,13 @@ class Seen(Protocol):
 
     def forward(self, b: int) -> Pass: ...
 
-    def kept(self, b: int, lora: str) -> Kept:
-        """lora: JSON of `policy.lora`; empty if all weights of the tower and its projector are trained."""
+    def kept(self, b: int, learning: Learning) -> Kept: ...
+
+    def inputs(self, b: int, learning: Learning) -> int:
+        """`Kept.whole` where layers are computed again, and keep what goes into them."""
         ...
 
-    def per_token(self, b: int, lora: str) -> PerToken:
-        """lora: see `kept`."""
-        ...
+    def per_token(self, b: int, learning: Learning) -> PerToken: ...
 
     def cost(self, patches: int, machine: Machine, b: int, rate: float) -> Cost:
         """Of a pass over so many patches of such pictures, without gradients. rate: floating-point operations a second."""

@@ -149,10 +149,11 @@ class Shapes:
     reads_text: bool = True
     """False of a policy without a language model."""
     config: str = ""
-    """Content of the config.json, of a model with experts or counted layers: only a model tells which of its matrices adapters
-    may have."""
+    """Content of the config.json, of which a model is made that tells more than sizes do; empty where transformers can't."""
     pictures: Pictures | None = None
     """Of a family whose pictures are counted."""
+    hears: bool = False
+    """It sees nothing, and the sounds that it hears are counted in the place of pictures."""
     seen: Seen | None = None
     """One of them, of the size that is planned for: the tower's sizes are its, and not those of `vision`."""
 
@@ -232,8 +233,7 @@ def shapes_of(config: Mapping[str, Any], what: str) -> Shapes:
         text = {**known, **(known.get("text_config") or {})}  # older files have the text model's keys at the top
         vision = dict(known.get("vision_config") or {})
         found = Shapes(family=family, text=_text_of(family, text, known), vision=_vision_of(family, vision, text["hidden_size"]))
-        asked = json.dumps(config) if found.text.experts or found.counted else ""
-        return replace(found, config=asked, listed=listed(config) if kind in LISTED else ())
+        return replace(found, config=json.dumps(config), listed=listed(config) if kind in LISTED else ())
     except (KeyError, TypeError, ValueError, ZeroDivisionError, AttributeError) as error:
         raise UserError(f"{what}: its config.json has no usable {str(error).strip(chr(39)):.60}: use a complete one") from error
 

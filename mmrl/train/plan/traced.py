@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,6 +20,7 @@ from torch.utils.flop_counter import flop_registry
 from mmrl.policies.layers import replaced_forwards
 
 ATTENTION = torch.nn.functional.scaled_dot_product_attention
+MATH = torch.ops.aten._scaled_dot_product_attention_math
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,6 +181,8 @@ class FusedAttention(TorchFunctionMode):
             return func(*args, **kwargs)
         query, key, value = (*args, *(kwargs[name] for name in ("query", "key", "value") if name in kwargs))[:3]
         mask = args[3] if len(args) > 3 else kwargs.get("attn_mask")
+        if query.shape[:-2] != key.shape[:-2] and not kwargs.get("enable_gqa"):  # one head of keys for all: no kernel takes it
+            return MATH(query, key, value, mask, scale=kwargs.get("scale"))[0]
         return _Fused.apply(self._count, query, key, value, mask, self.by_tokens)
 
     def _multiplied(self, rows: torch.Tensor, weights: torch.Tensor) -> None:
@@ -204,33 +208,37 @@ def trace(work: Callable[[], Any], one: bool = False) -> Pass:
 def trace_both(work: Callable[[], torch.Tensor], layers: Sequence[Any] = ()) -> tuple[Pass, Pass, int]:
     """`trace` with gradients: (the pass, the one backwards from the sum of its result, most bytes that one of the layers
     keeps)."""
-    counter, most = Counter(), 0
-
-    def measured(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        nonlocal most
-        before, out = counter.now, forward(*args, **kwargs)
-        most = max(most, counter.now - before)
-        return out
-
-    with counter, FusedAttention(counter), _holding(), replaced_forwards(layers, lambda own: partial(measured, own.forward)):
+    counter, each = Counter(), [0]
+    with counter, FusedAttention(counter), _holding(), _measured(counter, layers, each):
         result = work().sum()
         forward = counter.counted()
         result.backward()  # type: ignore[no-untyped-call]
     both = counter.counted(forward)
     counter.forget()
-    return forward, both, most
+    return forward, both, max(each)
 
 
 @torch.enable_grad()
-def kept_of(work: Callable[[], torch.Tensor]) -> int:
-    """Bytes that the pass keeps for its gradients."""
-    counter = Counter()
-    with counter, FusedAttention(counter), _holding():
+def kept_of(work: Callable[[], torch.Tensor], layers: Sequence[Any] = ()) -> tuple[int, int]:
+    """(bytes that the pass keeps for its gradients, most that one of the layers keeps)."""
+    counter, each = Counter(), [0]
+    with counter, FusedAttention(counter), _holding(), _measured(counter, layers, each):
         result = work()
         found = counter.now
     counter.forget()
     del result
-    return found
+    return found, max(each)
+
+
+def _measured(counter: Counter, layers: Sequence[Any], found: list[int]) -> AbstractContextManager[None]:
+    """Inside, the bytes that each pass of a layer keeps are noted."""
+
+    def forward(own: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        before, out = counter.now, own(*args, **kwargs)
+        found.append(counter.now - before)
+        return out
+
+    return replaced_forwards(layers, lambda layer: partial(forward, layer.forward))
 
 
 @torch.enable_grad()

@@ -12,6 +12,7 @@ from mmrl.config.parts import entry, matches, no_layer_to_adapt, part_of
 from mmrl.config.sections import LoraConfig, Stage
 from mmrl.config.training import EIGHT_BIT
 from mmrl.train.plan.adapters import PARTS, Adapted, adapted_parts
+from mmrl.train.plan.learning import ALL, Learning
 from mmrl.train.plan.shapes import Shapes
 from mmrl.train.plan.skeletons import linear_layers
 
@@ -38,6 +39,8 @@ class Trained:
     """Weights that the stage trains."""
     matrices: int
     """Trained weights in inner matrices, which Muon optimises."""
+    widest: int
+    """Numbers of the largest of these."""
     factors: int
     """Numbers that Adafactor keeps for the trained weights."""
     full: int
@@ -51,7 +54,8 @@ class Trained:
     eight_bit: int
     """Bytes that AdamW with 8-bit states keeps for the trained weights."""
     vision: bool
-    """Whether parts of the vision tower or its projector are trained, so that gradients flow into it."""
+    """Whether parts of the vision tower or its projector are trained, so that gradients flow into it; where pictures are counted
+    by a pass, also what is for sounds, as Gemma 3n looks all tokens up in it."""
     inner: bool
     """Whether anything before the head is trained, so that gradients flow into the language model."""
     plain: bool
@@ -69,8 +73,8 @@ class Trained:
     """Weights of the largest layer of the language model; sharded weights are gathered layer by layer."""
     inside: int
     """Weights of all its layers."""
-    lora: str = ""
-    """JSON of `policy.lora`; empty without adapters."""
+    learning: Learning = ALL
+    """Their names, as passes without numbers ask for them."""
     penalised: bool = False
     """Whether the routers of a mixture of experts have a penalty, for which their scores are kept."""
 
@@ -90,7 +94,7 @@ def trained(shapes: Shapes, lora: LoraConfig | None, stage: Stage) -> Trained:
     if lora:
         for name, shape in named.items():
             layer, _, kind = name.rpartition(".")
-            if kind != "weight" or len(shape) != 2 or "embed" in name or name in own:
+            if kind != "weight" or len(shape) != 2 or name in own or (not known and "embed" in name):
                 continue
             if layer in packed if known else "lm_head" not in name and any(matches(m, layer) for m in lora.nf4):
                 nf4.append(math.prod(shape))
@@ -123,14 +127,15 @@ def trained(shapes: Shapes, lora: LoraConfig | None, stage: Stage) -> Trained:
         nf4_widest=max(nf4, default=0),
         moved=sum(map(math.prod, mine.values())),
         matrices=sum(map(math.prod, inner)),
+        widest=max(map(math.prod, inner), default=0),
         factors=sum(map(_factors, mine.values())),
         largest=max(map(math.prod, mine.values()), default=0),
         eight_bit=sum(_eight_bit(n, math.prod(shape)) for n, shape in mine.items()),
-        vision=any(part_of(n) in ("vision", "projector") for n in mine),
+        vision=any(part_of(n) in (("vision", "projector", "") if shapes.pictures else ("vision", "projector")) for n in mine),
         inner=any(part_of(n) != "head" for n in mine),
         plain=not added,
         rank=lora.rank if lora else 0,
-        lora=lora.model_dump_json(exclude_unset=True) if lora else "",
+        learning=ALL if mine == named else Learning(lora.model_dump_json(exclude_unset=True) if lora else "", frozenset(mine)),
         adapted=frozenset(n.split(".")[-4] for n in added if ".layers." in n and part_of(n) == "language"),
         shares=_shares(named, own, mine),
         layer=max(layers.values(), default=0),
@@ -174,6 +179,15 @@ def stepped_bytes(optimizer: str, weights: Trained, b: int) -> int:
     """Bytes of an offloaded optimiser that are on the device during a step: of as many weights as are stepped together."""
     everything = master_bytes(weights, b) + moments(optimizer, weights)
     return everything * min(weights.moved, max(AT_ONCE, weights.largest)) // weights.moved
+
+
+def passing_bytes(optimizer: str, weights: Trained, kind: str) -> int:
+    """Bytes that a step holds for a moment besides what stays. On a GPU, torch's RMSprop takes the roots of all weights' means at
+    once; Adafactor and Muon go from weight to weight, and the others have a kernel that needs nothing. Muon takes three of a
+    square matrix, and less of others. kind: of the machine."""
+    if optimizer == "rmsprop":
+        return FULL * (weights.moved if kind == "gpu" else weights.largest)
+    return FULL * {"adafactor": weights.largest, "muon": 3 * weights.widest}.get(optimizer, 0)
 
 
 def _factors(shape: tuple[int, ...]) -> int:

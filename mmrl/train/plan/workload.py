@@ -125,6 +125,11 @@ class Workload:
     """Passes over them."""
 
     @property
+    def alone(self) -> bool:
+        """Whether each step of the optimiser has one backward pass, so that no gradient is there before it."""
+        return not self.shown and self.micro.total() * self.epochs == self.updates
+
+    @property
     def rollouts(self) -> int:
         """Completions or episodes that are sampled, or else that are trained on."""
         return total(self.sampled or self.trained)

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
-from mmrl.api.simulators.types import TrajectoryData
-from mmrl.api.types import Status
-from mmrl.config.sections import EXPERT_EPISODES, OffPolicyStage, Training
+from mmrl.api.episodes import Trajectory
+from mmrl.api.errors import UserError
+from mmrl.api.interfaces import Task
+from mmrl.api.simulators.types import Demonstration, TrajectoryData
+from mmrl.api.types import Score, Status
+from mmrl.config.sections import EXPERT_EPISODES, RECORDED_EPISODES, OffPolicyStage, Training
+from mmrl.judge import build_cases
+from mmrl.judge.rewards import weights_at
 from mmrl.policies.acting.base import ActingPolicy
 from mmrl.policies.eyes import Sees
 from mmrl.policies.squashed import Squashed
+from mmrl.rollout.simulators.demonstrations import checked, in_camera_order, single_actions
 from mmrl.rollout.simulators.experts import Episodes
 from mmrl.train.update.replay import Episode, Layout, Replay
 from mmrl.train.update.scenes import Scenes
@@ -37,22 +45,93 @@ def layout_of(run: StageContext, stage: OffPolicyStage, policy: ActingPolicy, se
 def offline_memory(
     run: StageContext, stage: OffPolicyStage, policy: ActingPolicy, sees: Sees
 ) -> tuple[Replay | None, Scenes | None]:
-    """The memory that `stage.offline` names, and of an expert's episodes what was seen; None if it names none. A resumed run
-    makes the same. Raises UserError for a file that is torn, or of another simulator, action space, features or discount, and for
-    an expert's episode that fails."""
+    """The memory that `stage.offline` names, and of an expert's episodes what was seen; None if it names none. Verifiers pay an
+    expert's episodes as they pay played ones. A resumed run makes the same. Raises UserError for a file that is torn, or of
+    another simulator, action space, features or discount, and for an expert's episode that fails."""
     if not stage.offline:
         return None, None
     layout = layout_of(run, stage, policy, sees)
+    if stage.offline == RECORDED_EPISODES:
+        return recorded_memory(run, stage, policy, sees, layout)
     if stage.offline != EXPERT_EPISODES:
         return Replay.opened(Path(stage.offline), layout, gamma=stage.gamma), None
     played = expert_episodes(run, stage, policy, stage.offline_episodes)
-    capacity = max(1, sum(len(track.choices) for _, track, _ in played))
+    capacity = max(1, sum(len(track.choices) for _, track in played))
     found, scenes = Replay(layout, capacity, gamma=stage.gamma, changing=bool(stage.rules)), Scenes(capacity)
-    for _, track, status in played:
+    for (rollout, track), score in zip(played, scored(run, [rollout for rollout, _ in played]), strict=True):
+        if score.value is None:
+            continue
         seen_TF, actions_TA = sees.remembered_of(track), track.choices.float().flatten(1).clamp(-1, 1)
-        found.add(episode_of(seen_TF, actions_TA, track.rewards_TK.sum(1), status))
+        found.add(episode_of(seen_TF, actions_TA, paid(track, score), rollout.status))
         scenes.add(track)
     return found, scenes
+
+
+def recorded_memory(
+    run: StageContext, stage: OffPolicyStage, policy: ActingPolicy, sees: Sees, layout: Layout
+) -> tuple[Replay, Scenes]:
+    """The memory of the recorded episodes of the stage's tasks, about as many of each, and what was seen in them. Verifiers don't
+    pay here: the data say what was paid. Raises UserError for data that don't fit."""
+    labels, played = list(run.config.weights(stage)), list[tuple[TrajectoryData, Status]]()
+    for n, label in enumerate(labels):
+        shown = run.tasks[label].recorded_episodes(len(range(n, stage.offline_episodes, len(labels))))
+        found = [recorded(label, run.tasks[label], episode, policy) for episode in shown]
+        if not found:
+            raise UserError(f'stages.offline = "{RECORDED_EPISODES}": task {label!r} has none: use robotics/demos')
+        played += found
+    capacity = sum(len(track.choices) for track, _ in played)
+    memory, scenes = Replay(layout, capacity, gamma=stage.gamma, changing=bool(stage.rules)), Scenes(capacity)
+    for track, status in played:
+        seen_TF, actions_TA = sees.remembered_of(track), track.choices.float().flatten(1)
+        memory.add(episode_of(seen_TF, actions_TA, track.rewards_TK.sum(1), status))
+        scenes.add(track)
+    return memory, scenes
+
+
+def recorded(label: str, task: Task, shown: Demonstration, policy: ActingPolicy) -> tuple[TrajectoryData, Status]:
+    """A recorded episode as calls of the policy, and how it ended. What followed the last action isn't recorded: where the
+    episode terminated, nothing is made of it, and elsewhere that action is left out."""
+    where = f"task {label!r}: its recorded episodes"
+    shown = in_camera_order(checked(shown, where), task.simulation)
+    count = len(shown.actions_MA) if shown.terminated else len(shown.actions_MA) - 1
+    if shown.rewards_T is None or len(shown.rewards_T) < count or not torch.isfinite(shown.rewards_T).all():
+        raise UserError(f"{where} must have finite rewards, one for each action (rewards_T)")
+    if not count:
+        raise UserError(f"{where} have one of a single action, which was cut off: remove it")
+    if shown.actions_MA.shape[1] != policy.dims:
+        raise UserError(
+            f"{where} have actions of {shown.actions_MA.shape[1]} numbers, and policy.options.dims = {policy.dims}: make them "
+            "equal"
+        )
+    track = single_actions(shown, count, count + 1)
+    track = replace(track, choices=track.choices.clamp(-1, 1), rewards_TK=shown.rewards_T[:count, None].float())
+    return in_chunks(policy.with_history(track), policy.chunk), Status.FINISHED if shown.terminated else Status.TRUNCATED_TURNS
+
+
+def scored(run: StageContext, rollouts: Sequence[Trajectory]) -> list[Score]:
+    """What verifiers give an expert's episodes, by their weights when a stage begins. Scores that fail are reported in one line.
+    Raises UserError if all do."""
+    weights = [weights_at(run.setup.weights[rollout.prompt.task], 0.0) for rollout in rollouts]
+    if not any(weight for of_task in weights for weight in of_task.values()):
+        return [Score(0.0)] * len(rollouts)
+    found = run.judge.score(build_cases(rollouts), weights)
+    failed = [score.detail for score in found if score.failed]
+    if failed and len(failed) == len(found):
+        raise UserError(f"stages.offline: verifiers scored none of {len(found)} of the expert's episodes: {failed[0]}")
+    if failed:
+        run.warn("stages.offline", f"{len(failed)} of {len(found)} of the expert's episodes have no score: {failed[0]}")
+    return found
+
+
+def paid(track: TrajectoryData, score: Score) -> torch.Tensor:
+    """float32 [T]: the rewards of an episode's calls. What verifiers and rules pay for calls is paid with these, and the rest
+    with the last one."""
+    assert score.value is not None
+    rewards_T = track.rewards_TK.sum(1).cpu().clone()
+    if score.steps:
+        rewards_T += torch.tensor(score.steps)
+    rewards_T[-1] += score.value - math.fsum(score.steps)
+    return rewards_T
 
 
 def episode_of(
@@ -75,17 +154,17 @@ def episode_of(
 
 def expert_episodes(
     run: StageContext, stage: Training, policy: ActingPolicy, episodes: int
-) -> list[tuple[str, TrajectoryData, Status]]:
-    """So many episodes of the simulators' experts, about evenly over the stage's tasks, as calls of the policy, with the label of
-    the task."""
+) -> list[tuple[Trajectory, TrajectoryData]]:
+    """So many episodes of the simulators' experts, about evenly over the stage's tasks, as calls of the policy, and their data.
+    The task of a prompt is the entry's label."""
     labels = list(run.config.weights(stage))
     shares = {label: len(range(n, episodes, len(labels))) for n, label in enumerate(labels)}
-    return [(label, *played) for label, count in shares.items() for played in _shown(run, stage, policy, label, count)]
+    return [played for label, count in shares.items() for played in _shown(run, stage, policy, label, count)]
 
 
 def _shown(
     run: StageContext, stage: Training, policy: ActingPolicy, label: str, count: int
-) -> list[tuple[TrajectoryData, Status]]:
+) -> list[tuple[Trajectory, TrajectoryData]]:
     """The expert's first episodes of a task."""
     if not count:
         return []
@@ -93,22 +172,28 @@ def _shown(
     split = SHOWN if SHOWN in run.tasks[label].splits else stage.split
     played = Episodes(entry.id, entry.options, count, split=split, environments=at_once)
     try:
-        tracks = [(job.track, job.status) for job in played.jobs() if job.track is not None]
-        return [(in_chunks(policy.with_history(track), policy.chunk), status) for track, status in tracks]
+        found = []
+        for job in played.jobs():
+            assert job.track is not None
+            track, prompt = in_chunks(policy.with_history(job.track), policy.chunk), replace(job.prompt, task=label)
+            rollout = Trajectory(prompt=prompt, group=0, status=job.status, data=track, outcome=job.outcome)
+            found.append((rollout, track))
+        return found
     finally:
         played.close()
 
 
 def in_chunks(track: TrajectoryData, chunk: int) -> TrajectoryData:
     """An episode of T single actions as T / chunk calls, rounded up: the last one's missing actions repeat the last action, and
-    are not valid."""
-    count = len(track.choices)
-    first = torch.arange(0, count, chunk)
+    are not valid. So do those of a call behind which the instruction changes."""
+    parts = [(first, end) for _, begin, end in track.stretches for first in range(begin, end, chunk)]
+    first, ends_T1 = torch.tensor([part[0] for part in parts]), torch.tensor([part[1] for part in parts])[:, None]
     each_TK = first[:, None] + torch.arange(chunk)
-    valid_TK, each_TK = each_TK < count, each_TK.clamp_max(count - 1)
-    rows = torch.cat([first, torch.tensor([count])])
+    valid_TK, each_TK = each_TK < ends_T1, each_TK.minimum(ends_T1 - 1)
+    rows = torch.cat([first, torch.tensor([len(track.choices)])])
     return replace(
         track,
+        instructions=tuple(track.told[row] for row in rows.tolist()) if track.instructions else (),
         images={camera: shown[rows] for camera, shown in track.images.items()},
         state=None if track.state is None else track.state[rows],
         choices=track.choices[:, 0][each_TK],

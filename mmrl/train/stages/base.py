@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
@@ -34,6 +34,8 @@ class Steps:
 
     learner: Learner
     stage: Training
+    has_advantages: ClassVar[bool] = True
+    """Whether `record` gets advantages, and not only marks of what is learned from."""
 
     def __init__(
         self, run: StageContext, stage: Training, history: bool = False, check: Callable[[Prompt], object] | None = None
@@ -141,13 +143,14 @@ class Steps:
             with run.clock("other"):
                 kept = select_rollouts(sampled.rollouts, credit.taught, record.rollouts)
                 advantages = credit.advantages if credit.advantages.ndim == 1 else credit.advantages.sum(1)
-                rows = list(zip(sampled.rollouts, sampled.scores, advantages.tolist(), strict=True))
+                shown: Sequence[float | None] = advantages.tolist() if self.has_advantages else [None] * len(advantages)
+                rows = list(zip(sampled.rollouts, sampled.scores, shown, strict=True))
                 own = [n for n in kept if not rows[n][0].is_stub]
                 made = ranks.gather_sharded(lambda: {n: self._row(*rows[n]) for n in own}, with_frames)
                 run.folder.rollouts(step, made)
                 run.trackers.rollouts(step)
 
-    def _row(self, rollout: Rollout, score: Score, advantage: float) -> dict[str, Any]:
+    def _row(self, rollout: Rollout, score: Score, advantage: float | None) -> dict[str, Any]:
         """The row of a rollout in the run folder, with its task's drawing and overlays."""
         tasks, prompt = self.run.tasks, rollout.prompt
         drawing, overlays = draw_completion(tasks, rollout), overlays_of(tasks, rollout)

@@ -11,7 +11,7 @@ from mmrl.api.errors import UserError
 from mmrl.api.seeds import derive
 from mmrl.api.simulators.types import Observation, TrajectoryData
 from mmrl.config.sections import OffPolicyStage
-from mmrl.policies.acting.base import ActionSample
+from mmrl.policies.acting.action_sample import ActionSample
 from mmrl.policies.acting.randomness import CallRandomness
 from mmrl.policies.batches import ones
 from mmrl.policies.eyes import Eyes
@@ -82,7 +82,7 @@ class ImprovingSteps(OffPolicySteps):
     def learn(self, count: int) -> dict[str, float]:
         metrics = super().learn(count)
         how, summed = self.learner.how, dict[str, float]()
-        if self.memory.added <= self.stage.starts_after or self.warming:
+        if not self.learns or self.warming:
             return metrics
         updates = max(1, round(count * how.updates))
         with self.run.clock("update"):

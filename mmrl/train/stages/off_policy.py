@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +21,7 @@ from mmrl.policies.squashed import Squashed
 from mmrl.train.metrics import rl_metrics
 from mmrl.train.sampling.groups import Sampled, outcomes
 from mmrl.train.sampling.interventions import stretches
-from mmrl.train.sampling.offline import episode_of, layout_of, offline_memory
+from mmrl.train.sampling.offline import episode_of, layout_of, offline_memory, paid
 from mmrl.train.sampling.rule_states import RuleState, load_states, save_states, states_of
 from mmrl.train.sampling.rules import plugin_rules
 from mmrl.train.sampling.sampler import Sampler
@@ -30,6 +29,7 @@ from mmrl.train.sampling.verified import Verified
 from mmrl.train.stages.base import Steps
 from mmrl.train.update.gripper import WithGripper
 from mmrl.train.update.improving import Improving
+from mmrl.train.update.iql import Iql
 from mmrl.train.update.paying import Paying
 from mmrl.train.update.replay import Episode, Replay
 from mmrl.train.update.rlpd import Rlpd
@@ -39,6 +39,8 @@ from mmrl.train.update.td3 import Td3
 if TYPE_CHECKING:
     from mmrl.train.context import StageContext
 
+WAYS: Mapping[str, type[Rlpd | Td3 | Iql]] = {"": Rlpd, "td3": Td3, "iql": Iql}
+"""`OffPolicyStage.way` -> the learner of a policy that acts by what the memory keeps."""
 MEMORY = "memory.safetensors"
 """The memory's file in a checkpoint."""
 SCENES = "scenes.safetensors"
@@ -50,8 +52,9 @@ OFFLINE, OFFLINE_SCENES = "offline.safetensors", "offline-scenes.safetensors"
 class OffPolicySteps(Steps):
     """Play episodes, add them to the memory, and learn from it `updates` times for each of their steps."""
 
+    has_advantages = False
     stage: OffPolicyStage
-    learner: Rlpd | Td3 | Improving  # type: ignore[assignment]  # it learns from a memory, and not from batches of rollouts
+    learner: Rlpd | Td3 | Iql | Improving  # type: ignore[assignment]  # it learns from a memory, and not from batches of rollouts
     offline: Replay | None
     memory: Replay
     scenes: Scenes | None = None
@@ -89,7 +92,7 @@ class OffPolicySteps(Steps):
             place = features - self.policy.state + (stage.gripper.state if stage.gripper else 0)  # the state comes last
             self.learner = WithGripper(actor, features, stage, self.seed, place)
         else:
-            self.learner = (Td3 if stage.td3 else Rlpd)(actor, features, stage, self.seed)
+            self.learner = WAYS[stage.way](actor, features, stage, self.seed)
         self.memory = self.new_memory()
 
     def new_memory(self) -> Replay:
@@ -99,6 +102,9 @@ class OffPolicySteps(Steps):
         return Replay(layout, stage.capacity, **drawn, changing=bool(self.paying))
 
     def __call__(self) -> dict[str, float]:
+        if self.run.at.stage_step < self.stage.offline_steps:
+            self.run.consistent = False
+            return self.learn(self.stage.offline_updates)
         sampled = self.play()
         self.run.report_failures(sampled.everything)
         self.run.consistent = False  # until the step is counted: the memory changes, and then the weights
@@ -133,15 +139,11 @@ class OffPolicySteps(Steps):
         return kept_N
 
     def keep(self, rollout: Trajectory, score: Score) -> None:
-        """Add an episode to the memory. What verifiers and rules pay for calls is paid with these, and the rest with the last
-        one."""
+        """Add an episode to the memory."""
         track = rollout.data
-        assert track is not None and score.value is not None
+        assert track is not None
         features, actions_TA = self.sees.transitions(track)
-        rewards_T = track.rewards_TK.sum(1).cpu().clone()
-        if score.steps:
-            rewards_T += torch.tensor(score.steps)
-        rewards_T[-1] += score.value - math.fsum(score.steps)
+        rewards_T = paid(track, score)
         changing_T = self.paying.now(observations(track).rows(torch.arange(1, len(features)))) if self.paying else None
         fixed_T = rewards_T if changing_T is None else rewards_T - changing_T
         episode = episode_of(features, actions_TA, fixed_T, rollout.status, changing_T)
@@ -168,10 +170,15 @@ class OffPolicySteps(Steps):
             if self.scenes is not None and self.offline_scenes is not None:
                 self.offline_scenes.add(track, first, end)
 
+    @property
+    def learns(self) -> bool:
+        """Whether there is enough to learn from."""
+        return self.run.at.stage_step < self.stage.offline_steps or self.memory.added > self.stage.starts_after
+
     def learn(self, count: int) -> dict[str, float]:
-        """Learn for so many new steps of the simulators; return the mean of each metric."""
+        """Learn for so many new steps of the simulators, or make so many updates offline; return the mean of each metric."""
         run, summed = self.run, dict[str, float]()
-        calls = count if self.memory.added > self.stage.starts_after else 0
+        calls = count if self.learns else 0
         with run.clock("update"):
             self.sleep()
             if run.at.stage_step == self.stage.explore_steps > 0:

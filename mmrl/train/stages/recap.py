@@ -40,6 +40,7 @@ EXPERIENCE = "experience.safetensors"
 class RecapSteps(Steps):
     """RECAP, for every policy that acts."""
 
+    has_advantages = False
     stage: RecapStage
     learner: Conditioned  # type: ignore[assignment]  # it learns from experience, and not from batches of rollouts
 
@@ -92,9 +93,10 @@ class RecapSteps(Steps):
     def given(self) -> list[Lived]:
         """The expert's episodes."""
         found = []
-        for label, track, status in expert_episodes(self.run, self.stage, self.policy, self.stage.expert_episodes):
+        for rollout, track in expert_episodes(self.run, self.stage, self.policy, self.stage.expert_episodes):
             sees = self.learner.remembered_of(track)
-            success, longest = status is Status.FINISHED, self.longest(label)
+            label = rollout.prompt.task
+            success, longest = rollout.status is Status.FINISHED, self.longest(label)
             found.append(lived(track, sees, task=label, longest=longest, success=success, expert=True))
         return found
 

@@ -27,7 +27,7 @@ def rollout_rows(folder: Path, step: int) -> list[dict[str, Any]]:
             "answer": row["answer"] if isinstance(row["answer"], str) else repr(row["answer"]),
             "completion": row["completion"],
             "reward": row["reward"],
-            "advantage": row["advantage"],
+            "advantage": row.get("advantage"),
             **{name: row["score"]["parts"].get(name) for name in verifiers},
             "status": row["status"],
             "source": row["source"],

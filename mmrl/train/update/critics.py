@@ -1,4 +1,5 @@
-"""Critics of actions that learn from a memory: their targets, Cal-QL's penalty, their optimiser, and what resumes them."""
+"""Critics of actions that learn from a memory: their targets, IQL's values, Cal-QL's penalty, their optimiser, and what resumes
+them."""
 
 from __future__ import annotations
 
@@ -49,6 +50,14 @@ class Critics:
         self.of_critics = self.others.model_copy(update={"learning_rate": stage.critic_learning_rate or stage.learning_rate})
         """The same with the learning rate of the critics."""
         self.optimizers = {"critic": Optimizer(list(self.critic.named_parameters()), self.of_critics)}
+        self.values: ActionValues | None = None
+        """IQL's values of states."""
+        self.advantages_n = torch.zeros(0, device=self.device)
+        """How far the Q of each action of the last batch was above the value of its state, before both were updated."""
+        if stage.expectile:
+            self.values = self._new_values(seed)
+            self.modules["values"] = self.values
+            self.optimizers["values"] = Optimizer(list(self.values.named_parameters()), self.of_critics)
 
     def _new_critic(self, seed: int) -> ActionValues:
         stage = self.stage
@@ -57,12 +66,20 @@ class Critics:
             new = ActionValues(self.features, self.dims, critics=stage.critics, hidden=stage.hidden, bins=self.bins)
         return new.to(self.device)
 
+    def _new_values(self, seed: int) -> ActionValues:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(derive(seed, "values"))
+            return ActionValues(self.features, 0, critics=1, hidden=self.stage.hidden).to(self.device)
+
     def begin_anew(self) -> None:
         """Forget what the critics have learned, such as while the policy explored."""
         fresh = self._new_critic(derive(self.seed, "anew")).state_dict()
         self.critic.load_state_dict(fresh)
         self.target.load_state_dict(fresh)
         self.optimizers["critic"].forget()
+        if self.values is not None:
+            self.values.load_state_dict(self._new_values(derive(self.seed, "anew")).state_dict())
+            self.optimizers["values"].forget()
         self._visited = None
 
     # -- what a subclass defines ------------------------------------------------------------------------------------------
@@ -75,16 +92,12 @@ class Critics:
         """Cal-QL's penalty."""
         raise NotImplementedError
 
-    def learn_beside(self, drawn: Drawn, step: int) -> Figures:
-        """One step of what else the targets are made of, before the target critics move. Returns metrics."""
-        return {}
-
     # -- an update --------------------------------------------------------------------------------------------------------
 
     def learn_values(self, online: Replay, offline: Replay | None, step: int) -> tuple[Drawn, torch.Generator, Figures]:
         """`updates` steps of the critics. Returns the last batch, its generator, and metrics."""
         figures: Figures = {}
-        stage, share = self.stage, self.stage.offline_share if offline is not None else 0.0
+        stage, share = self.stage, self.offline_share(online, offline)
         for number in range(stage.updates):
             seed = derive(self.seed, "off-policy", self.calls, number)
             drawn = draw_mixed(online, offline, stage.batch_size, seed, share=share, steps=stage.n_step).on(self.device)
@@ -100,6 +113,12 @@ class Critics:
             online.reprioritise(drawn.places_n, errors_n)
         self.calls += 1
         return drawn, generator, figures
+
+    def offline_share(self, online: Replay, offline: Replay | None) -> float:
+        """The share of a batch that is offline: all of it as long as nothing was played."""
+        if offline is None:
+            return 0.0
+        return self.stage.offline_share if len(online) else 1.0
 
     def _states(self, memory: Replay) -> torch.Tensor:
         """The memory's states on the device: while nothing is added, many updates are paid for novelty among the same ones."""
@@ -151,6 +170,26 @@ class Critics:
         figures |= self.learn_beside(drawn, step)
         off_policy.follow(list(self.target.parameters()), list(self.critic.parameters()), stage.target_rate)
         return (q_En.detach() - targets).abs().mean(0), figures
+
+    def value_of(self, features_nF: torch.Tensor) -> torch.Tensor:
+        """[n]: IQL's values of states."""
+        assert self.values is not None
+        return self.values.outputs(features_nF, features_nF.new_zeros(len(features_nF), 0))[0]
+
+    def learn_beside(self, drawn: Drawn, step: int) -> Figures:
+        """One step of what else the targets are made of, before the target critics move: IQL's values learn an expectile of the
+        lowest of all target critics at the memory's actions. As in the published code, all losses are of the weights before the
+        update. Returns metrics."""
+        if self.values is None:
+            return {}
+        with torch.no_grad():
+            q_n = off_policy.lowest(self.target(drawn.seen_nF, drawn.actions_nA[:, : self.dims]))
+        values_n = self.value_of(drawn.seen_nF)
+        self.advantages_n = q_n - values_n.detach()
+        loss = off_policy.expectile_loss(q_n, values_n, drawn.weights_n, expectile=self.stage.expectile)
+        self.stepped("values", loss, step)
+        above = (self.advantages_n > 0).float().mean()
+        return {"off_policy/expectile_loss": loss.detach(), "off_policy/above_value": above}
 
     def stepped(self, name: str, loss: torch.Tensor, step: int) -> dict[str, float]:
         """One step of an optimiser. Raises UserError for a loss that isn't finite."""

@@ -12,13 +12,11 @@ from mmrl.api.seeds import derive
 from mmrl.api.transfer import upload_one
 from mmrl.config.sections import OffPolicyStage
 from mmrl.policies.acting.heads import categorical
-from mmrl.policies.action_values import ActionValues
 from mmrl.policies.eyes import Eyes
 from mmrl.policies.shard_files import Under
 from mmrl.train.update.candidates import Candidates
-from mmrl.train.update.critics import Critics, Figures, read
+from mmrl.train.update.critics import Critics, read
 from mmrl.train.update.learner import Learner
-from mmrl.train.update.optimizer import Optimizer
 from mmrl.train.update.replay import Drawn, Replay, draw_mixed
 
 
@@ -42,23 +40,6 @@ class Improving(Critics):
         assert stage.improve is not None
         self.imitator, self.source, self.eyes, self.how = imitator, source, eyes, stage.improve
         self.optimizer = imitator.optimizer
-        self.values: ActionValues | None = None
-        """IQL's values of states."""
-        if stage.by_expectile:
-            self.values = self._new_values(seed)
-            self.modules["values"] = self.values
-            self.optimizers["values"] = Optimizer(list(self.values.named_parameters()), self.of_critics)
-
-    def _new_values(self, seed: int) -> ActionValues:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(derive(seed, "values"))
-            return ActionValues(self.features, 0, critics=1, hidden=self.stage.hidden).to(self.device)
-
-    def begin_anew(self) -> None:
-        super().begin_anew()
-        if self.values is not None:
-            self.values.load_state_dict(self._new_values(derive(self.seed, "anew")).state_dict())
-            self.optimizers["values"].forget()
 
     def improved(
         self, features_nF: torch.Tensor, candidates_nMA: torch.Tensor, instead_nA: torch.Tensor | None = None
@@ -99,24 +80,6 @@ class Improving(Critics):
         best = self.best(drawn.after_nF, self.source.of(drawn, True, generator))
         return self.pessimistic(drawn.after_nF, best, generator)
 
-    def value_of(self, features_nF: torch.Tensor) -> torch.Tensor:
-        """[n]: IQL's values of states."""
-        assert self.values is not None
-        return self.values.outputs(features_nF, features_nF.new_zeros(len(features_nF), 0))[0]
-
-    def learn_beside(self, drawn: Drawn, step: int) -> Figures:
-        """The values learn an expectile of the lowest of all target critics at the memory's actions. The order is that of the
-        published code, in which all losses are of the weights before the update."""
-        if self.values is None:
-            return {}
-        with torch.no_grad():
-            q_n = off_policy.lowest(self.target(drawn.seen_nF, drawn.actions_nA))
-        values_n = self.value_of(drawn.seen_nF)
-        loss = off_policy.expectile_loss(q_n, values_n, drawn.weights_n, expectile=self.how.expectile)
-        self.stepped("values", loss, step)
-        above = (q_n > values_n.detach()).float().mean()
-        return {"off_policy/expectile_loss": loss.detach(), "off_policy/above_value": above}
-
     def contrasted(self, drawn: Drawn, q_En: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         """Without weights by density, which no policy has to give: the data's own action is among the candidates, and the
         policy's are the best ones, here and where the transition ends."""
@@ -133,8 +96,8 @@ class Improving(Critics):
     def imitated(self, online: Replay, offline: Replay | None, number: int) -> tuple[Drawn, torch.Tensor, dict[str, float]]:
         """(transitions, the actions [n, A] to imitate where they begin, metrics) of one update of the policy. number: of the
         update since the critics last learned."""
-        seed, share = derive(self.seed, "imitate", self.calls, number), self.stage.offline_share if offline is not None else 0.0
-        drawn = draw_mixed(online, offline, self.how.batch_size, seed, share=share).on(self.device)
+        seed = derive(self.seed, "imitate", self.calls, number)
+        drawn = draw_mixed(online, offline, self.how.batch_size, seed, share=self.offline_share(online, offline)).on(self.device)
         generator = torch.Generator().manual_seed(derive(seed, "noise"))
         candidates = self.source.of(drawn, False, generator)
         instead = drawn.actions_nA if self.how.data_action else None

@@ -28,7 +28,7 @@ from mmrl.policies.reference import Reference
 from mmrl.policies.shard import distribute_like
 from mmrl.policies.shard_files import Under
 from mmrl.train.update.demonstrations import Demonstrations, imitate
-from mmrl.train.update.loss_weights import check_loss_output, off_policy_weights
+from mmrl.train.update.loss_weights import check_loss_output, off_policy_weights, weight_figures
 from mmrl.train.update.measured import Measured
 from mmrl.train.update.optimizer import Optimizer
 from mmrl.train.update.packer import Dealt
@@ -40,7 +40,7 @@ Sums = dict[str, torch.Tensor]
 """Name -> sum over the trained tokens of a pass, float64."""
 SUMS = (
     *("loss", "tokens", "entropy", "clip_share", "kl", "logprob_gap", "sampled", "importance", "importance_cut"),
-    *("value", "value_loss", "value_clip_share", "divergence", "moved", "perception", "drifted", "chosen_share"),
+    *("value", "value_loss", "value_clip_share", "divergence", "moved", "perception", "drifted", "apart", "chosen_share"),
 )
 """Names of the sums; most become means over tokens."""
 
@@ -234,10 +234,12 @@ class Learner:
         if len(old) == i:
             old.append(out.logprobs_L.detach())
         sampled_L = ~micro.sampler_logprobs_L.isnan()
+        own_L = sampled_L & ~micro.off_policy_L
         elsewhere_L = micro.off_policy_L & sampled_L & (not self.forgets_sampler)
+        to_sampler_L = elsewhere_L | own_L if stage and stage.ratio_to == "sampler" else elsewhere_L
         inputs = LossInputs(
             logprobs_L=out.logprobs_L,
-            old_logprobs_L=micro.sampler_logprobs_L.where(elsewhere_L, old[i]),
+            old_logprobs_L=micro.sampler_logprobs_L.where(to_sampler_L, old[i]),
             advantages_L=micro.advantages_L,
             rollout_L=micro.rollout_L,
             lengths_N=batch.lengths_N,
@@ -246,7 +248,6 @@ class Learner:
             computed = self.loss(inputs, *measured)
         loss_L, clipped_L, chosen = check_loss_output(computed, out.logprobs_L, self.what)
         self.chooses = bool(chosen)
-        own_L = sampled_L & ~micro.off_policy_L
         weight_L, weighed = off_policy_weights(stage, inputs, old[i], micro.sampler_logprobs_L, own_L)
         loss_L = loss_L if weight_L is None else loss_L * weight_L
         loss_L, added = self.penalties(loss_L, micro, out, inputs.old_logprobs_L, old[i], kl, reference_L)
@@ -307,12 +308,7 @@ class Learner:
         if first and found["sampled"] and self.rl is not None:
             metrics["logprob_gap"] = found["logprob_gap"] / found["sampled"]
             self._check_gap(metrics["logprob_gap"])
-        if found["sampled"] and self.rl is not None and self.rl.importance_sampling != "off":
-            metrics |= {"importance/mean": found["importance"] / found["sampled"]}
-            metrics |= {"importance/capped_share": found["importance_cut"] / found["sampled"]}
-        if self.rl is not None and self.rl.off_policy_mask is not None:
-            metrics["importance/drifted_share"] = found["drifted"] / found["tokens"]
-        return metrics
+        return metrics | (weight_figures(self.rl, found) if self.rl is not None else {})
 
     def _check_gap(self, gap: float) -> None:
         if not gap <= self.gap_limit:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -59,7 +60,23 @@ def off_policy_weights(
         left_out_L = drifted(inputs, sampler_L.where(own_L, inputs.old_logprobs_L), stage.off_policy_mask)
         weight_L = (torch.ones_like(old_L) if weight_L is None else weight_L).masked_fill(left_out_L, 0.0)
         sums["drifted"] = left_out_L.sum()
+    if stage and stage.gap_mask is not None:
+        left_out_L = apart(inputs, old_L, sampler_L, own_L, stage.gap_mask)
+        weight_L = (torch.ones_like(old_L) if weight_L is None else weight_L).masked_fill(left_out_L, 0.0)
+        sums["apart"] = left_out_L.sum()
     return weight_L, sums
+
+
+def weight_figures(stage: RlStage, found: Mapping[str, float]) -> dict[str, float]:
+    """The metrics of `off_policy_weights`. found: its sums over all ranks, and the numbers of tokens."""
+    figures = {}
+    if found["sampled"] and stage.importance_sampling != "off":
+        figures["importance/mean"] = found["importance"] / found["sampled"]
+        figures["importance/capped_share"] = found["importance_cut"] / found["sampled"]
+    for key, name in (("off_policy_mask", "drifted"), ("gap_mask", "apart")):
+        if getattr(stage, key) is not None:
+            figures[f"importance/{name}_share"] = found[name] / found["tokens"]
+    return figures
 
 
 def importance_weights(
@@ -82,6 +99,15 @@ def importance_weights(
     ratio_L = log_ratio_L.exp()
     cut_L = own_L & ((ratio_L > cap) | (ratio_L < floor))
     return (ratio_L.where(~cut_L, 0.0) if mask else ratio_L.clamp(floor, cap)), cut_L
+
+
+def apart(inputs: LossInputs, old_L: torch.Tensor, sampler_L: torch.Tensor, own_L: torch.Tensor, limit: float) -> torch.Tensor:
+    """bool [L]: sampled tokens of rollouts whose mean log-ratio, of the learner's probability before the update to the sampler's,
+    is further from 0 than `limit`, in nats: their geometric mean ratio is outside of exp(-limit)..exp(limit). (verl's
+    `seq_mean_k1` and OpenRLHF's `seq-mask-tis` have two bounds; docs/algo/rollout_corr.md of verl, arXiv 2512.23075.)"""
+    sums_N = rollout_sums((old_L - sampler_L).where(own_L, 0.0), inputs)
+    mean_N = sums_N / rollout_sums(own_L.to(sums_N.dtype), inputs).clamp_min(1)
+    return own_L & (mean_N.abs() > limit)[inputs.rollout_L]
 
 
 def drifted(inputs: LossInputs, sampler_L: torch.Tensor, limit: float) -> torch.Tensor:

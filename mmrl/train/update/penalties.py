@@ -9,6 +9,7 @@ from itertools import repeat
 import torch
 
 from mmrl.algorithms.kl import ESTIMATES, k3
+from mmrl.algorithms.loss import finite_ratio
 from mmrl.algorithms.perception import visual_divergence
 from mmrl.config.sections import RlStage
 from mmrl.policies.batches import ActionMicroBatch, Batch, ForwardOutputs, MicroBatch
@@ -51,7 +52,7 @@ class Penalties:
             if stage.kl_in == "loss":
                 penalty_L = ESTIMATES[stage.kl_estimator](logprobs_L, reference_L)
                 if stage.kl_bias_correction:
-                    penalty_L = penalty_L * (logprobs_L - old_L).exp()
+                    penalty_L = penalty_L * finite_ratio(logprobs_L - old_L)
                 loss_L = loss_L + kl * penalty_L
         else:
             kl_L = k3(logprobs_L.detach(), before_L)

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from mmrl.api.errors import UserError
+from mmrl.evaluation.comparison import Comparison, OutcomeComparison
+from mmrl.evaluation.paired_tests import PairedDifference
 from mmrl.run_folder import files
 from mmrl.run_folder.bounded import CONFIG, Budget
 from mmrl.run_folder.excerpt import ERRORS, size_of, tail
@@ -24,6 +26,7 @@ from mmrl.ui.board.state import State
 from mmrl.ui.report import alarms as alarming
 from mmrl.ui.report import cards
 from mmrl.ui.report import episodes as watched
+from mmrl.ui.report.evaluations import plain
 from mmrl.ui.report.media_sources import Decoding, MediaSource
 from mmrl.ui.report.svg import number
 from mmrl.ui.report.text import count, esc
@@ -117,7 +120,7 @@ def compare(name: str, run: Path, other: str, folder: Path | None, steps: tuple[
     )
     figures = table(
         ("Task", f"A: {esc(name, 80)}", f"B: {esc(other, 80)}", "B - A", "p", "B better, worse, equal"),
-        [_task(task) for task in pair.tasks[:ITEMS]],
+        [row for task in pair.tasks[:ITEMS] for row in (_task(task), *map(_outcome, task.outcomes[:ITEMS]))],
         "Held-out figures of both runs",
     )
     remarks = [*pair.notes]
@@ -144,21 +147,26 @@ def _steps(run: Path, label: str, field: str, chosen: int) -> str:
     return f'<label>{esc(label, 80)} at step <select name="{field}">{options}</select></label>'
 
 
-def _task(task: comparing.Comparison) -> list[str]:
+def _task(task: Comparison) -> list[str]:
     pair = task.paired
     assert pair is not None
-    cells = [f"<b>{number(mean)}</b><small>{_interval(low, high)}</small>" for mean, low, high in task.values]
     css = "" if pair.p >= 0.05 else "up" if pair.difference > 0 else "down"
-    gap = f'<b class="{css}">{pair.difference:+.3f}</b><small>{_interval(pair.low, pair.high)}</small>'
     p = f"{pair.p:.3f}" if pair.p >= 0.001 else "&lt; 0.001"
     counts = f"{pair.wins:,}, {pair.losses:,}, {pair.ties:,}"
-    return [
-        f"{esc(task.task, 120)}<small>{esc(task.split, 60)}, {esc(task.verifier, 80)}, n = {task.n:,}</small>",
-        *cells,
-        gap,
-        p,
-        counts,
-    ]
+    name = f"{esc(task.task, 120)}<small>{esc(task.split, 60)}, {esc(task.verifier, 80)}, n = {task.n:,}</small>"
+    return [name, *_values(task.values, pair, css), p, counts]
+
+
+def _outcome(outcome: OutcomeComparison) -> list[str]:
+    """A row below that of its task. Without p: there are many of them."""
+    assert outcome.paired is not None
+    return [f"<small>{esc(plain(outcome.name), 80)}, n = {outcome.n:,}</small>", *_values(outcome.values, outcome.paired), "", ""]
+
+
+def _values(values: Sequence[tuple[float, float, float]], pair: PairedDifference, css: str = "") -> list[str]:
+    """The cells of both runs' means and of their difference. css: of the latter."""
+    cells = [f"<b>{number(mean)}</b><small>{_interval(low, high)}</small>" for mean, low, high in values]
+    return [*cells, f'<b class="{css}">{pair.difference:+.3f}</b><small>{_interval(pair.low, pair.high)}</small>']
 
 
 def _interval(low: float, high: float) -> str:

@@ -73,6 +73,12 @@ def _print_pair(measured: Sequence[EvaluatedRun], comparisons: Sequence[Comparis
         click.echo(click.style(line, bold=True, fg=("green" if pair.difference > 0 else "red") if significant else None))
         better = f"{pair.wins} {'prompt' if pair.wins == 1 else 'prompts'} better"
         click.echo(f"  {_verdict(pair)}: {better}, {pair.losses} worse, {pair.ties} equal")
+        for outcome in task.outcomes:
+            assert outcome.paired is not None
+            each = zip("AB", outcome.values, strict=True)
+            both = [f"{letter} {mean:.3f} {_interval(low, high)}" for letter, (mean, low, high) in each]
+            gap = f"B - A {outcome.paired.difference:+.3f} {_interval(outcome.paired.low, outcome.paired.high, sign='+')}"
+            click.echo(f"  {outcome.name}: {'  '.join([*both, gap])}")
     click.echo()
 
 
@@ -100,6 +106,10 @@ def _print_table(measured: Sequence[EvaluatedRun], comparisons: Sequence[Compari
             rows.append((f"[bold]{escape(group.name)}[/]", seeds, "", f"[bold]{group.mean:.3f}[/]", bounds, spread))
         click.echo(_title(task))  # rich would wrap a table's own title to the table's width
         print_table("", columns, rows)
+        if task.outcomes:
+            each = [[f"{mean:.3f} {_interval(low, high)}" for mean, low, high in outcome.values] for outcome in task.outcomes]
+            named = [[escape(outcome.name), *cells] for outcome, cells in zip(task.outcomes, each, strict=True)]
+            print_table("", ("outcome", *(escape(run.name) for run in measured)), named)
     if any(task.groups for task in comparisons):
         click.echo("A run's interval is over its prompts; a group's is over its runs, by Student's t.")
 
@@ -125,4 +135,12 @@ def _run_json(run: EvaluatedRun) -> dict[str, Any]:
 def _task_json(task: Comparison) -> dict[str, Any]:
     from dataclasses import asdict
 
-    return {**asdict(task), "values": [{"value": mean, "low": low, "high": high} for mean, low, high in task.values]}
+    return {
+        **asdict(task),
+        "values": _values_json(task.values),
+        "outcomes": [{**asdict(outcome), "values": _values_json(outcome.values)} for outcome in task.outcomes],
+    }
+
+
+def _values_json(values: Sequence[tuple[float, float, float]]) -> list[dict[str, float]]:
+    return [{"value": mean, "low": low, "high": high} for mean, low, high in values]

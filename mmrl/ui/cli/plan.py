@@ -108,7 +108,7 @@ def _show(plan: Plan, dtype: str) -> None:
             f"episodes of {sizes.steps} steps (all of full length); simulators take their own time"
         )
     else:
-        _show_assumed(sizes)
+        _show_assumed(sizes, plan.found.shapes.hears)
     for stage in plan.stages:
         _show_stage(plan, stage)
     if not plan.engine_fits:
@@ -128,9 +128,12 @@ def _show(plan: Plan, dtype: str) -> None:
             click.echo(f"  {change.words:<60} {gib(change.bytes):>10}  {f'{change.step_s:,.1f} s a step':>18}  {change.cost}")
 
 
-def _show_assumed(sizes: Sizes) -> None:
+def _show_assumed(sizes: Sizes, hears: bool) -> None:
+    from mmrl.train.plan.seen import SECONDS
+
+    each = f"{SECONDS} seconds of sound" if hears else f"{sizes.pixels:,} pixels"
     click.echo(
-        f"assumed  {sizes.text} text tokens and {sizes.images} x {sizes.pixels:,} pixels per prompt, "
+        f"assumed  {sizes.text} text tokens and {sizes.images} x {each} per prompt, "
         f"{sizes.completion} tokens per completion (all of full length)"
     )
 
@@ -145,13 +148,12 @@ def _show_stage(plan: Plan, stage: StagePlan) -> None:
         [part.name, *(gib(part.bytes) if phase in part.phases else "" for phase in ("generate", "update")), escape(part.because)]
         for part in stage.parts
     ]
-    peaks = stage.peaks
+    peaks, limit = stage.peaks, "learning" if stage.phase == "update" else "sampling"
     rows.append(["[bold]total[/]", *(f"[bold]{gib(peaks[phase])}[/]" for phase in ("generate", "update")), ""])
     print_table(f"stages.{stage.number} ({stage.kind}): memory per device", ["part", "sampling", "learning", "reason"], rows)
     room = plan.usable - stage.peak
-    limit = "learning" if peaks["update"] >= peaks["generate"] else "sampling"
     click.echo(
-        f"it fits: {gib(room)} of {gib(plan.usable)} stay free while {limit}"
+        f"it fits: {gib(room)} of {gib(plan.usable)} stay free while {limit}, which takes most"
         if room >= 0
         else f"it does not fit: {limit} needs {gib(-room)} more than {gib(plan.usable)}"
     )

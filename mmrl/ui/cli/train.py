@@ -262,9 +262,10 @@ def _say_figures(summary: Mapping[str, Any], say: Callable[[str], None]) -> None
             )
             if also := {k: v for k, v in after["extra"].items() if k != "failed" and (v or k != "truncated_share")}:
                 # a part of the reward keeps its name, which a person gave it
-                shown = {key if key.startswith("part/") else key.replace("_", " "): value for key, value in also.items()}
-                figures = ", ".join(f"{key} {value:.3f}" for key, value in shown.items())
-                say(f"  {escape(figures)}")
+                names = {key: key if key.startswith("part/") else key.replace("_", " ") for key in also}
+                bounds = {key: f" ({interval_text(*ends)})" for key, ends in (after.get("intervals") or {}).items()}
+                shown = [f"{names[key]} {value:.3f}{bounds.get(key, '')}" for key, value in also.items()]
+                say(f"  {escape(', '.join(shown))}")
 
 
 def _bundled(task: str) -> bool:

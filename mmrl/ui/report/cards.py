@@ -298,7 +298,7 @@ def _line(row: Mapping[str, Any], times: int, group: _Group, among: int, link: s
     before = f"{_turns(row, group, 2 * among)}{_drawn(row, group.pictures, among)}"
     return (
         f'<li>{reward}<div class="wrote">{before}{text}<p class="facts">{"".join(facts)}</p></div>'
-        f'<div class="side">{many}{_arrow(advantage, group.scale)}</div></li>'
+        f'<div class="side">{many}{_return(row)}{_arrow(advantage, group.scale)}</div></li>'
     )
 
 
@@ -352,6 +352,14 @@ def _arrow(advantage: float | None, scale: float) -> str:
     half = min(abs(advantage) / scale, 1.0) * 50 if scale else 0.0
     css, start = ("up", 50.0) if advantage >= 0 else ("down", 50 - half)
     return f'<div class="advantage" title="advantage"><b>{advantage:+.2f}</b>{_gauge(start, half, css)}</div>'
+
+
+def _return(row: Mapping[str, Any]) -> str:
+    """The return, of an episode without an advantage."""
+    value = row.get("return")
+    if not isinstance(value, int | float):
+        return ""
+    return f'<div class="advantage"><small>return</small><b>{_reward(float(value))}</b></div>'
 
 
 def _gauge(start: float, wide: float, css: str = "") -> str:

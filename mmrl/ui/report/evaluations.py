@@ -18,7 +18,11 @@ EPISODE = (
     ("episode/steps", "Steps", ""),
     ("episode/return", "Return", ""),
 )
-"""(key of `eval.extra`, column title, unit): outcomes of episodes in simulators."""
+"""(key of `eval.extra`, column title, unit): outcomes of episodes in simulators. Others, as a simulator's parts, follow."""
+PARTED, MOST = 20, 24
+"""Maximal number of tasks whose parts have rows, and of these rows for each."""
+HELPED = ("episode/intervened", "episode/intervened_share", "episode/success_alone")
+"""What is said of a task in words where another took over."""
 
 Figure = Mapping[str, Any]
 
@@ -40,7 +44,11 @@ def section(run: RunData) -> str:
     if columns and all(_extra(last, columns[0][0]) == last["value"] for _, last in tasks):  # usually the metric itself
         value += f", {columns.pop(0)[1].lower()}"
     heads = ["Task", *varying, f'<div class="ends">{ends}</div>', value, *(title for _, title, _ in columns), "n"]
-    rows = "".join(_row(first, last, columns, scale, len(metrics) > 1, len(ways) > 1, run) for first, last in tasks[:ROWS])
+    rows = "".join(
+        _row(first, last, columns, scale, len(metrics) > 1, len(ways) > 1, run)
+        + (_parts(first, last, scale, len(varying), len(columns)) if len(tasks) <= PARTED else "")
+        for first, last in tasks[:ROWS]
+    )
     more = f'<p class="hint">{len(tasks) - ROWS:,} more tasks in metrics.jsonl.</p>' if len(tasks) > ROWS else ""
     common = f"{next(iter(ways)).capitalize()}. " if len(ways) == 1 else ""
     return (
@@ -49,6 +57,17 @@ def section(run: RunData) -> str:
         f'<div class="card scroll"><table class="figures"><thead><tr>{"".join(f"<th>{head}</th>" for head in heads)}</tr></thead>'
         f"<tbody>{rows}</tbody></table></div>{more}</section>"
     )
+
+
+def plain(key: str) -> str:
+    """The name of an outcome in words."""
+    return key.removeprefix("episode/").replace("_", " ")
+
+
+def bounds_of(figure: Figure, key: str) -> tuple[float, float] | None:
+    """The 95% interval of a key of `eval.extra`; None if it is unknown."""
+    found = (figure.get("intervals") or {}).get(key) if isinstance(figure.get("intervals"), Mapping) else None
+    return (found[0], found[1]) if isinstance(found, Sequence) and len(found) == 2 and all(map(_is_number, found)) else None
 
 
 def _first_and_last(evals: Sequence[Mapping[str, Any]]) -> dict[tuple[str, ...], tuple[Figure, Figure]]:
@@ -94,13 +113,33 @@ def _row(
     marks = (_mark("before", first, scale) if first is not last else "") + _mark("last", last, scale)
     cells.append(f'<td class="bars"><div class="interval">{marks}</div></td>')
     cells.append(f"<td>{_cell(last['value'], (last.get('low'), last.get('high')), unit)}</td>")
-    intervals = last.get("intervals") or {}
     for key, _, column_unit in columns:
         extra = _extra(last, key)
-        bounds = intervals.get(key) if isinstance(intervals, Mapping) else None
-        cells.append(f"<td>{'' if extra is None else _cell(extra, bounds, column_unit)}</td>")
+        cells.append(f"<td>{'' if extra is None else _cell(extra, bounds_of(last, key), column_unit)}</td>")
     cells.append(f"<td>{esc(last.get('n'))}</td>")
     return f"<tr>{''.join(cells)}</tr>"
+
+
+def _parts(first: Figure, last: Figure, scale: tuple[float, float], varying: int, columns: int) -> str:
+    """A row for each other outcome, such as a simulator's parts, with a bar if all of a part is on the scale. varying, columns:
+    numbers of the cells before the bar and behind the value that stay empty."""
+    rows = []
+    keys = [key for key in last.get("extra") or {} if key.startswith("episode/") and key not in HELPED]
+    for key in [key for key in keys if key not in [known for known, *_ in EPISODE] and _extra(last, key) is not None][:MOST]:
+        both = [_part(figure, key) for figure in ([first] if first is not last else []) + [last]]
+        on = all(scale[0] <= end <= scale[1] for part in both for end in part.values())
+        marks = "".join(_mark(css, part, scale) for css, part in zip(("before", "last")[-len(both) :], both, strict=True) if part)
+        value = _cell(both[-1]["value"], bounds_of(last, key), "")
+        bar = f'<div class="interval">{marks}</div>' if on else ""
+        cells = [f"<th scope='row'>{esc(plain(key), 80)}</th>", *["<td></td>"] * varying, f'<td class="bars">{bar}</td>']
+        rows.append(f'<tr class="part">{"".join([*cells, f"<td>{value}</td>", *["<td></td>"] * (columns + 1)])}</tr>')
+    return "".join(rows)
+
+
+def _part(figure: Figure, key: str) -> dict[str, float]:
+    """The value of an outcome, and the bounds if they are known; empty without it."""
+    value, bounds = _extra(figure, key), bounds_of(figure, key)
+    return ({} if value is None else {"value": value}) | ({} if bounds is None else {"low": bounds[0], "high": bounds[1]})
 
 
 def _cell(value: float, bounds: Any, unit: str) -> str:

@@ -37,10 +37,12 @@ def gallery(run: RunData) -> str:
         return ""
     shown = [(str(step), f"Step {step}", panel) for step, panel in panels]  # the last step is open first
     pause = videos.PAUSE if any('class="moving' in panel for _, panel in panels) else ""
+    arrows = any('title="advantage"' in panel for _, panel in panels)
+    hint = "Advantages to the right encourage a completion, those to the left discourage it." if arrows else ""
     legend = overlay.legend("".join(panel for _, panel in panels))
     return (
         f'<section class="rollouts"><h2>Rollouts</h2><p class="hint">Completions with their rewards. Equal ones are counted '
-        f"together. Advantages to the right encourage a completion, those to the left discourage it.</p>"
+        f"together. {hint}</p>"
         f"{pause}{tabs('r', 'Step', shown, len(shown) - 1)}{legend}</section>"
     )
 

@@ -164,7 +164,7 @@ def _intervals(task: str, rows: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
     moved = f'<span class="{_apart(first, last)}">{points}</span>' if len(rows) > 1 else ""
     n = f", {count(last['n'], 'prompt')}" if isinstance(last.get("n"), int) else ""
     extra = "".join(
-        f"<span>{esc(name.removeprefix('episode/').replace('_', ' '))} <b>{number(value)}</b></span>"
+        f"<span>{esc(evaluations.plain(name))} <b>{number(value)}</b>{_bounds(last, name)}</span>"
         for name, value in islice((last.get("extra") or {}).items(), BARS)
         if isinstance(value, int | float)
     )
@@ -175,6 +175,12 @@ def _intervals(task: str, rows: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
         f'<p class="hint">{esc(last.get("metric", ""))}{n}, 95% intervals</p>{helped}'
         f'<p class="figure">{number(last["value"], unit)} {moved}</p><ul>{"".join(lines)}</ul>{facts}</article>'
     )
+
+
+def _bounds(figure: Mapping[str, Any], name: str) -> str:
+    """The interval of an extra figure; empty if it has none."""
+    found = evaluations.bounds_of(figure, name)
+    return f" <small>{number(found[0])} to {number(found[1])}</small>" if found else ""
 
 
 def _tiles(run: RunData) -> str:

@@ -106,7 +106,7 @@ def _matched(case: Case) -> np.ndarray | None:
         return None
     if not case.answer:
         return np.zeros(0, np.float32)
-    given = np.array([in_pixels(box, case) for box, _ in listed], np.float32)
+    given = np.array([in_pixels(list(np.array(box, np.float32)), case) for box, _ in listed], np.float32)
     wanted = np.array([item["bbox_2d"] for item in case.answer], np.float32)
     names = [str(item.get("label", "")).lower() for item in case.answer]
     same = np.array([[label == name for name in names] for _, label in listed], np.float32)

@@ -50,7 +50,7 @@ def confidence(case: Case) -> float:
 
 
 def _bounded(value: float) -> float:
-    return min(max(value, 0.0), 1.0) if math.isfinite(value) else 0.0
+    return 0.0 if math.isnan(value) else min(max(value, 0.0), 1.0)
 
 
 def _matched(case: Case) -> list[tuple[float, float]] | None:
@@ -61,10 +61,11 @@ def _matched(case: Case) -> list[tuple[float, float]] | None:
     try:
         unlike = {tuple(one["Position"]): one for one in reversed(listed)}  # of equal positions the first
         boxes = [one for one in listed if unlike[tuple(one["Position"])] is one]
-        sure = [(one["Confidence"] + 0.0, in_pixels([v + 0.0 for v in one["Position"]], case)) for one in boxes]
-        left = [tuple(map(float, item["bbox_2d"])) for item in truth]
+        sure = [(one["Confidence"] + 0.0, one["Position"]) for one in boxes]
+        left = [item["bbox_2d"] for item in truth]
         found = []
-        for certainty, box in sorted(sure, key=lambda one: -one[0]):
+        for certainty, position in sorted(sure, key=lambda one: one[0], reverse=True):
+            box = in_pixels([v + 0 for v in position], case) if left else ()  # where no object is left, nothing is read
             overlaps = [_iou(wanted, box) for wanted in left]
             best = max(overlaps, default=0.0)
             found.append((best if best > MATCHED else 0.0, certainty))

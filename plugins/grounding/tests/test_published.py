@@ -322,6 +322,13 @@ def test_nothing_to_be_found_in_vision_r1():
         assert (vision_r1.precision(case), vision_r1.recall(case), vision_r1.form(case)) == (found, found, form), text
 
 
+def test_vision_r1_scales_boxes_in_float32():
+    """What the released code gives; scaled in float64, the box is worth 0.704337."""
+    meta = {"image_wh": [640, 480], "input_wh": [644, 476]}
+    case = Case(completion=json.dumps([obj(689, 868, 692, 881)]), answer=[obj(684, 875, 688, 888)], meta=meta)
+    assert vision_r1.precision(case) == pytest.approx(0.7043693661689758, abs=1e-7)
+
+
 # -- VisionReasoner -------------------------------------------------------------------------------------------------------
 
 THING = {"bbox_2d": [10, 10, 110, 110], "point_2d": [60, 60]}
@@ -410,3 +417,26 @@ def test_visual_rft_reads_no_numbers_in_quotes(numbers):
     """A text is compared with a number there, which raises."""
     case = Case(completion=tagged([{"Position": numbers, "Confidence": 0.5}]), answer=[obj(0, 0, 9, 9)])
     assert visual_rft.iou(case) == 0.0 == visual_rft.confidence(case)
+
+
+RELEASED = [  # (boxes with confidences, objects, IoU, confidence) as the released code gives them
+    ([([110, 110, 310, 310], 0.9), ([100, 100, "5", 300], 0.25)], [obj(100, 100, 300, 300)], 0.41116173120728927, 0.825),
+    ([("1234", 0.25)], [], 0.0, 0.75),
+    ([([110, 110, 310, 310], 1e999)], [obj(100, 100, 300, 300)], 0.8223234624145785, 1.0),
+    ([([0, 0, 10**400, 9], 0), ([100, 100, 300, 300], 1)], [obj(100, 100, 300, 300), obj(500, 500, 700, 900)], 0.5, 1.0),
+]
+
+
+@pytest.mark.parametrize("said, truth, iou, confidence", RELEASED, ids=["after the last", "no objects", "infinite", "long"])
+def test_visual_rft_reads_what_it_needs(said, truth, iou, confidence):
+    items = [{"Position": box, "Confidence": sure} for box, sure in said]
+    case = Case(completion=tagged(json.dumps(items)), answer=truth)
+    assert (visual_rft.iou(case), visual_rft.confidence(case)) == pytest.approx((iou, confidence))
+
+
+def test_visual_rft_sorts_a_confidence_that_is_no_number_as_python_does():
+    """The first box is read before the last, whose order the NaN keeps: 0.9 of four boxes is what the released code gives."""
+    said = [([100, 100, 300, 280], 0.1), ([0, 0, 9, 9], 0.5), ([100, 100, 300, 300], "NaN"), ([100, 100, 300, 220], 0.5)]
+    items = ", ".join(f"{{'Position': {box}, 'Confidence': {sure}}}" for box, sure in said)
+    case = Case(completion=f"<answer>[{items}]</answer>", answer=[obj(100, 100, 300, 300)])
+    assert visual_rft.iou(case) == pytest.approx(0.9 / 4)

@@ -204,7 +204,7 @@ def _published() -> list[VerifierSpec]:
     return [
         spec("hit@gui-g1", "gui_g1:hit", "GUI-G1: the middle of the box is in the true box"),
         spec("iou@gui-g1", "gui_g1:iou", "GUI-G1: a quarter of the IoU", graded=True, high=0.25),
-        spec("size@gui-g1", "gui_g1:size", "GUI-G1: an eighth of the closeness of the edges", graded=True, low=-1.0, high=0.125),
+        spec("size@gui-g1", "gui_g1:size", "GUI-G1: an eighth of the closeness of the edges", graded=True, low=-1e3, high=1e3),
         spec("action@uishift", "uishift:action", "UIShift: the action is right"),
         spec("format@uishift", "uishift:form", "UIShift: there is an answer tag"),
         spec("action-type@ui-r1", "ui_r1:action_type", "UI-R1: the type of action is right"),

@@ -15,8 +15,8 @@ from mmrl.api.verifiers.parse import MAX_LENGTH, literal
 from mmrl_gui.coordinates import numbers_of
 from mmrl_gui.geometry import inside, middle
 
-LEAST_SIZE = -1.0
-"""Lower bound of the size reward: its harmonic mean has poles outside the picture, where it can be any number."""
+GUARD = 1000.0
+"""Largest size reward, and minus the lowest: its harmonic mean has poles outside the picture, where it can be any number."""
 
 
 def hit(case: Case) -> float:
@@ -43,23 +43,32 @@ def iou(case: Case) -> float:
     return 0.25 * common / union if union and math.isfinite(union) else 0.0
 
 
-def size(case: Case) -> float:
+class Size:
     """An eighth of the harmonic mean of four numbers, each 1 minus the error of an edge as a share of the picture.
 
-    Known exploits, as published: boxes of a similar size that are far away earn 0.09 and more, and outside the picture, where
-    some of the four are negative, it can be any number; here it is clipped to -1 and 0.125.
+    Known exploits, as published: boxes of a similar size that are far away earn 0.09 and more. Where an error is larger than the
+    picture, one of the four is negative and the mean can be any number, also more than that of the right box: it is cut only at
+    minus and plus `GUARD`.
     """
-    box = _box(case)
-    if box is None:
-        return 0.0
-    width, height = numbers_of(case).image or case.meta["image_wh"]
-    edges = [1 - abs(true - found) / (width, height)[i % 2] for i, (true, found) in enumerate(zip(case.answer, box, strict=True))]
-    x1, y1, x2, y2 = edges
-    try:
-        value = 0.125 * 4 / (1 / x1 + 1 / x2 + 1 / y1 + 1 / y2)
-    except ZeroDivisionError:
-        return 0.0
-    return max(LEAST_SIZE, min(0.125, value)) if math.isfinite(value) else 0.0
+
+    def __call__(self, case: Case) -> float:
+        box = _box(case)
+        if box is None:
+            return 0.0
+        sides = numbers_of(case).image or case.meta["image_wh"]
+        x1, y1, x2, y2 = (1 - abs(t - f) / sides[i % 2] for i, (t, f) in enumerate(zip(case.answer, box, strict=True)))
+        try:
+            value = 0.125 * 4 / (1 / x1 + 1 / x2 + 1 / y1 + 1 / y2)
+        except ZeroDivisionError:
+            return 0.0
+        return max(-GUARD, min(GUARD, value)) if math.isfinite(value) else 0.0
+
+    def bounds(self) -> tuple[float, float]:
+        """Those of answers in the picture."""
+        return -1.0, 0.125
+
+
+size = Size()
 
 
 def _box(case: Case) -> Box | None:

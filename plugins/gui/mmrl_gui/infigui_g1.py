@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from itertools import combinations
 from typing import Any
 
-from mmrl import Case, Score
+from mmrl import Case, CoordinateFormat, Score
 from mmrl.api.verifiers.parse import MAX_LENGTH
 from mmrl_gui.coordinates import numbers_of
 from mmrl_gui.geometry import inside
@@ -38,14 +38,20 @@ def aer(case: Case) -> Score:
     try:
         if _on_a_line(listed):
             return Score(-1.0, detail="three points on a line")
-        numbers = numbers_of(case)
-        rank = next((k for k, point in enumerate(listed, 1) if inside(numbers.pixels(point), case.answer)), None)
+        rank = next((k for k, point in enumerate(listed, 1) if _hits(point, case)), None)
     except (TypeError, ValueError, OverflowError):  # not a number
         return Score(-1.0, detail="a point that is none")
     if not listed:
         return Score(0.0, detail="no points")
     value = 1 / math.sqrt(len(listed) * rank) if rank else -1 / len(listed)
     return Score(1.0 + value, parts={"format": 1.0, "accuracy": value}, detail=f"{len(listed)} points, the first right: {rank}")
+
+
+def _hits(point: Sequence[Any], case: Case) -> bool:
+    numbers = numbers_of(case)
+    if numbers.order is CoordinateFormat.PIXELS and not numbers.grid:
+        return inside(point, case.answer)  # as published: where the first entry is outside, the second may be anything
+    return inside(numbers.pixels([v + 0 for v in point]), case.answer)
 
 
 def _points(text: str) -> list[Any] | None:
@@ -61,8 +67,7 @@ def _points(text: str) -> list[Any] | None:
         return None
     if not all(isinstance(one, dict) and isinstance(one.get("point_2d"), list) and len(one["point_2d"]) == 2 for one in listed):
         return None
-    points = [one["point_2d"] for one in listed]
-    return points if all(isinstance(v, int | float) for point in points for v in point) else None
+    return [one["point_2d"] for one in listed]
 
 
 def _first_list(text: str) -> str | None:

@@ -62,14 +62,28 @@ def test_gui_g1_is_its_formulas(found, true):
     assert iou == pytest.approx(0.25 * slow_iou(found, true))
     edges = [1 - abs(true[i] - found[i]) / (50, 40)[i % 2] for i in range(4)]
     mean = 4 / sum(1 / e for e in edges) if all(edges) else 0
-    assert size == pytest.approx(max(-1, min(0.125, 0.125 * mean)))
+    assert size == pytest.approx(max(-1000, min(1000, 0.125 * mean)))
 
 
-def test_gui_g1_keeps_within_its_range_beyond_the_picture():
+BEYOND = [  # a box and what the released code gives for it, where an edge is further off than the picture is large
+    ([100, 100, 300, 1700], 1.0),  # more than the right box
+    ([100, 100, 300, 1633], -166.49999999998528),
+    ([900, 1300, 950, 1350], -0.0291666666666667),
+    ([1500, 100, 1600, 300], -0.13043478260869562),
+]
+
+
+@pytest.mark.parametrize("box, wanted", BEYOND)
+def test_gui_g1_pays_what_it_pays_beyond_the_picture(box, wanted):
+    assert g1(f"[{{'bbox_2d': {box}}}]")[2] == pytest.approx(wanted, rel=1e-9)
+
+
+def test_gui_g1_keeps_within_its_range_at_its_poles():
     for x in range(-5000, 5000, 37):
         value = g1(f"[{{'bbox_2d': [{x}, 100, 300, {-x}]}}]")[2]
-        assert -1 <= value <= 0.125 and math.isfinite(value)
-    assert g1("[{'bbox_2d': [1e999, -1e999, 1e999, 5]}]") == (0, 0, 0.125)  # infinitely far edges are left out of the mean
+        assert -1000 <= value <= 1000 and math.isfinite(value)
+    assert g1("[{'bbox_2d': [100, 100, 300, 1633.33333333]}]")[2] == -1000
+    assert g1("[{'bbox_2d': [1e999, -1e999, 1e999, 5]}]")[2] == pytest.approx(0.5 * (1 - 0.295))  # infinite edges are left out
 
 
 def test_gui_g1_converts_what_is_written_in_another_coordinate_format():
@@ -303,6 +317,22 @@ def test_aer_by_hand():
     ):
         assert aer(bad) == -1
     assert aer([(n, n * n) for n in range(200)]) < 2 and aer([(n, n * n) for n in range(201)]) == -1
+
+
+RELEASED = [  # points and what the released code gives: what isn't needed isn't read
+    ('[200, 200], ["a", "b"]', 1.7071067811865475),
+    ('[0, "x"]', 0),
+    ('["200", "200"], [200, 200]', -1),
+    (f"[200, {'9' * 400}], [200, 200]", 1.5),
+]
+
+
+@pytest.mark.parametrize(
+    "points, wanted", RELEASED, ids=["behind the right one", "beside a wrong number", "before it", "a long number"]
+)
+def test_aer_reads_no_more_than_it_needs(points, wanted):
+    listed = points.replace("[", '{"point_2d": [').replace("]", "]}")
+    assert aer(f"[{listed}]") == pytest.approx(wanted)
 
 
 HUGE = [

@@ -55,7 +55,7 @@ def tokens_of(span: Span, text: str, ids: Sequence[int], decode: Callable[[Seque
         return next(wrong, min(len(begun), len(text)))
 
     first, last = (_smallest(len(ids), lambda count, end=end: written(count) >= end) for end in span)  # type: ignore[misc]
-    return first - (written(first) > span[0]), last
+    return max(0, first - (written(first) > span[0])), last
 
 
 def _smallest(most: int, holds: Callable[[int], bool]) -> int:
@@ -93,11 +93,15 @@ class Confidence:
             return Score(None, {}, "the case has no log-probabilities: they come with completions that a run samples")
         if any(math.isnan(p) for p in turn.logprobs):
             return Score(0.0, {}, "not sampled")
-        if self.decode(turn.token_ids) != turn.text:
+        opening = turn.text.removesuffix(self.decode(turn.token_ids))  # what the chat template wrote of the answer
+        if opening and not opening.startswith("<think>"):
             return Score(None, {}, "its tokens are another model's: set the option model to the run's policy.model")
         if (parts := parts_of(turn.text)) is None:
             return Score(LOWEST, {}, NO_REASONING)
-        thought, said = (turn.logprobs[slice(*tokens_of(span, turn.text, turn.token_ids, self.decode))] for span in parts)
+        thought, said = (
+            turn.logprobs[slice(*tokens_of(span, turn.text, turn.token_ids, lambda ids: opening + self.decode(ids)))]
+            for span in parts
+        )
         found = {"reasoning": math.fsum(thought) / len(thought), "answer": math.fsum(said)}
         return Score(min(0.0, max(LOWEST, sum(found.values()))), found, "mean of the reasoning, sum of the answer")
 

@@ -87,6 +87,19 @@ def test_confidence_by_hand(tokenizer):
     assert score.value == pytest.approx(-0.75) and score.parts == pytest.approx({"reasoning": -0.25, "answer": -0.5})
 
 
+def test_confidence_where_the_chat_template_opened_the_thinking(tokenizer):
+    """The turn's text begins with what the template wrote, and its tokens behind it."""
+    case = sampled(tokenizer, "ab</think><answer>c</answer>")
+    turn = case.rollout.turns[0]
+    low = replace(
+        turn,
+        text=f"<think>\n{turn.text}",
+        logprobs=tuple(-0.5 if tokenizer.decode([i]) == "c" else -0.25 for i in turn.token_ids),
+    )
+    (score,) = Confidence("tiny")([replace(case, rollout=replace(case.rollout, turns=(low,)))])
+    assert score.parts == pytest.approx({"reasoning": -0.25, "answer": -0.5})
+
+
 def test_confidence_has_bounds_and_fails_without_what_it_needs(tokenizer):
     case = sampled(tokenizer, TEXTS[0])
     turn = case.rollout.turns[0]

@@ -36,13 +36,14 @@ class Sample:
     seed = 7
 
 
-def episode(reds, instruction="reach it.", group=0):
+def episode(reds, instruction="reach it.", group=0, told=()):
     """An episode of which each moment is a plain picture of this red."""
     calls = len(reds) - 1
     pictures = torch.zeros(calls + 1, 52, 52, 3, dtype=torch.uint8)
     pictures[..., 0] = torch.tensor(reds, dtype=torch.uint8)[:, None, None]
     track = TrajectoryData(
-        instruction=instruction,
+        instruction=told[0] if told else instruction,
+        instructions=tuple(told),
         images={"front": pictures, "wrist": pictures.flip(-1)},
         state=None,
         choices=torch.zeros(calls, 1, 1),
@@ -169,6 +170,18 @@ def test_only_pictures_with_one_goal_are_compared():
         for body in stub.bodies:
             assert len({red > 100 for red in reds_of(body)}) == 1
             assert ("reach the ball" in json.dumps(body)) == (reds_of(body)[0] > 100)
+
+
+def test_a_picture_is_compared_by_the_instruction_of_the_call_that_led_to_it():
+    cube, ball = "reach the cube.", "reach the ball."
+    with stub_endpoint(answer=prefer_redder) as stub:
+        rule = Preferred(model="m", base_url=stub.url, pairs=40, epochs=1)
+        rule(groups(episode([0, 10, 20, 30, 110, 120, 130], told=[cube] * 3 + [ball] * 4)), Sample())
+        assert [(int(p[0, 0, 0]), goal) for p, goal in rule.seen] == [
+            *((10, cube), (20, cube), (30, cube), (110, ball), (120, ball), (130, ball))
+        ]
+        told = {("reach the ball" in json.dumps(body), reds_of(body)[0] > 100) for body in stub.bodies}
+        assert told == {(False, False), (True, True)}
 
 
 def test_rounds_come_every_so_many_steps_and_the_newest_is_remembered():

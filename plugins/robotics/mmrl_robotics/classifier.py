@@ -6,11 +6,13 @@ M pictures, D numbers of an embedding.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from PIL import Image
 from torch import nn
 from torch.nn import functional
 
@@ -19,6 +21,8 @@ from mmrl.api.errors import check_path, display_path
 from mmrl.api.media.images import load_image
 from mmrl.api.media.picture_folders import SUFFIXES
 from mmrl.api.services import Dtype, check_image_encoder, image_encoder
+from mmrl.api.simulators.types import Observation
+from mmrl.api.tasks.option_checks import check_type
 from mmrl_robotics.looking import check_cameras, pictures
 
 SIDES = ("success", "failure")
@@ -78,19 +82,57 @@ class Succeeded:
 
     def __call__(self, cases: Sequence[Case]) -> list[Score]:
         seen = [pictures(case, self.camera)[1:] for case in cases]
-        found_M = self.probabilities(self.model.encode([picture for shown in seen for picture in shown]))
+        found_M = self.shows([picture for shown in seen for picture in shown])
         scores = []
         for own_T in found_M.split([len(shown) for shown in seen]):
-            above = (own_T > self.threshold).long()
+            above = own_T.long()
             first = above * (above.cumsum(0) == 1)
             scores.append(Score(float(first.sum()), steps=tuple(first.float().tolist())))
         return scores
+
+    def shows(self, pictures: Sequence[Image.Image]) -> torch.Tensor:
+        """bool [M], on the host: which pictures it takes for success."""
+        return self.probabilities(self.model.encode(pictures)) > self.threshold
 
     @torch.no_grad()
     def probabilities(self, features_MD: torch.Tensor) -> torch.Tensor:
         """float32 [M], on the host: of success."""
         found: torch.Tensor = self.classifier(features_MD.float().cpu())[:, 0].sigmoid()
         return found
+
+
+class Sight:
+    """What ends an episode, as in HIL-SERL, by a classifier that is loaded on first use: the option `classifier` of the tasks."""
+
+    def __init__(self, option: Mapping[str, Any]) -> None:
+        """option: a table with the options of `Succeeded`. Raises UserError for others."""
+        check_type("classifier", option, Mapping, '{ model = "facebook/dinov2-small", folder = "pictures" }')
+        known = inspect.signature(Succeeded).parameters
+        for name in option.keys() - known.keys():
+            raise UserError(f"classifier.{name} is unknown: choose of {', '.join(known)}")
+        for name in (name for name in ("model", "folder") if not isinstance(option.get(name), str)):
+            raise UserError(f"classifier needs a {name}, a text: the options are those of the verifier robotics/classifier")
+        try:
+            Succeeded.check({}, **option)
+        except UserError as error:
+            raise UserError(f"classifier: {error}") from None
+        self.option = dict(option)
+        self._loaded: Succeeded | None = None
+
+    def __call__(self, seen: Observation) -> torch.Tensor:
+        """bool [n]: which observations show success."""
+        if self._loaded is None:
+            self._loaded = Succeeded(**self.option)
+        camera = self._loaded.camera or next(iter(seen.images), "")
+        if camera not in seen.images:
+            known = ", ".join(seen.images) or "none"
+            raise UserError(f"classifier.camera = {camera!r} is not a camera of the simulator, which has {known}")
+        pictures = [Image.fromarray(picture) for picture in seen.images[camera].cpu().numpy()]
+        return self._loaded.shows(pictures)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Other processes load their own."""
+        return {"option": self.option, "_loaded": None}
 
 
 class _Classifier(nn.Module):

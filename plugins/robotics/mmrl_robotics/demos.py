@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, Literal
 
+import torch
+
 from mmrl import Prompt, UserError
+from mmrl.api.errors import display_path
 from mmrl.api.simulators.types import Demonstration
 from mmrl.api.tasks.option_checks import LazyPrompts, check_choice, check_integer, check_split, check_type
-from mmrl_robotics.lerobot import DataSet
+from mmrl_robotics.lerobot import DataSet, Episode
 from mmrl_robotics.task import Episodes
+
+SUCCESS = "success"
+"""The option `reward` that pays the last action of each episode."""
 
 
 class Demos(Episodes):
@@ -29,6 +35,8 @@ class Demos(Episodes):
         state: str = "observation.state",
         action: str = "action",
         units: Literal["simulator", "physical"] = "simulator",
+        reward: str = "",
+        terminated: str = "",
         cache_mb: int = 1024,
         simulator: str = "",
         **options: Any,
@@ -36,10 +44,16 @@ class Demos(Episodes):
         """folder: of the data set. cameras: name of a simulator's camera = key of the data set's, such as
         { front = "observation.images.top" }; by default all, each under the last part of its key. state: its key, empty for
         none. action: its key. units: `simulator` if actions are in [-1, 1], `physical` if they are in metres, radians and so on,
-        for a policy with statistics. cache_mb: size of the cache. simulator: its id; empty for none. options: those of
-        robotics/episodes, and the simulator's own."""
-        for name, value in (("folder", folder), ("state", state), ("action", action), ("simulator", simulator)):
+        for a policy with statistics. reward: for stages that learn values (`offline = "recorded"`): the key of what each action
+        was paid, such as next.reward, or `success`: 1 for the last action of each episode, which then terminates. terminated: key
+        of a bool whose value in an episode's last step says that nothing would have followed, such as next.done; empty: with
+        `success` nothing, else they were cut off. cache_mb: size of the cache. simulator: its id; empty for none. options: those
+        of robotics/episodes, and the simulator's own."""
+        texts = {"folder": folder, "state": state, "action": action, "reward": reward, "terminated": terminated}
+        for name, value in {**texts, "simulator": simulator}.items():
             check_type(name, value, str)
+        if terminated and reward in ("", SUCCESS):
+            raise UserError(f"terminated = {terminated!r} goes with a reward of the data set: set reward to its key, or drop it")
         if cameras is not None:
             check_type("cameras", cameras, Mapping, '{ front = "observation.images.top" }')
         check_choice("units", units, ("simulator", "physical"))
@@ -50,7 +64,9 @@ class Demos(Episodes):
         if not simulator:
             self.splits = ("demo",)  # type: ignore[misc]  # the option decides which there are
         self.physical = units == "physical"
-        self.data = DataSet(folder, state=state, action=action, cameras=cameras, cache_mb=cache_mb)
+        self.reward, self.terminated = reward, terminated
+        more = {name: key for name, key in (("reward", reward), ("terminated", terminated)) if key and key != SUCCESS}
+        self.data = DataSet(folder, state=state, action=action, cameras=cameras, cache_mb=cache_mb, more=more)
         if not self.data.cameras and not state:
             raise UserError("observations would be empty: set a camera or a state")
         self._ends = list(accumulate(episode.length for episode in self.data.episodes))
@@ -72,10 +88,42 @@ class Demos(Episodes):
         episode, step = self.data.episodes[prompt.meta["episode"]], prompt.meta["step"]
         steps = self.data.steps(episode)
         cameras = self.data.cameras.items()
+        told = steps.instructions_T
+        end = next((t for t in range(step, episode.length) if told[t] != told[step]), episode.length)  # a chunk ends there, too
         return Demonstration(
-            instruction=steps.instructions_T[step],
+            instruction=told[step],
             images={name: self.data.picture(episode, step, key)[None] for name, key in cameras},
             state=None if steps.state_TS is None else steps.state_TS[step : step + 1],
-            actions_MA=steps.actions_TA[step:],
+            actions_MA=steps.actions_TA[step:end],
             physical_units=self.physical,
+        )
+
+    def recorded_episodes(self, most: int) -> Iterator[Demonstration]:
+        if not self.reward:
+            raise UserError(
+                f"option reward: the data set {display_path(self.data.folder)} says what was paid only if it is told where: set "
+                f'reward to its key, such as next.reward, or to "{SUCCESS}"'
+            )
+        if self.physical:
+            raise UserError('option units: a memory holds actions in [-1, 1], as a simulator takes them: use "simulator"')
+        return map(self._whole, self.data.episodes[:most])
+
+    def _whole(self, episode: Episode) -> Demonstration:
+        steps, cameras = self.data.steps(episode), self.data.cameras.items()
+        if self.reward == SUCCESS:
+            rewards_T, terminated = torch.zeros(episode.length), True
+            rewards_T[-1] = 1.0
+        else:
+            rewards_T = steps.more[self.reward]
+            terminated = bool(self.terminated) and bool(steps.more[self.terminated][-1])
+        return Demonstration(
+            instruction=steps.instructions_T[0],
+            instructions=tuple(steps.instructions_T) if len(set(steps.instructions_T)) > 1 else (),
+            images={
+                name: torch.stack([self.data.picture(episode, t, key) for t in range(episode.length)]) for name, key in cameras
+            },
+            state=steps.state_TS,
+            actions_MA=steps.actions_TA,
+            rewards_T=rewards_T,
+            terminated=terminated,
         )

@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -46,19 +47,31 @@ class Steps:
     actions_TA: torch.Tensor
     times_T: list[float]
     instructions_T: list[str]
+    more: Mapping[str, torch.Tensor]
+    """Key -> float32 [T], of `DataSet.more`."""
 
     @property
     def bytes(self) -> int:
         state = 0 if self.state_TS is None else self.state_TS.numel()
-        return 4 * (state + self.actions_TA.numel()) + 64 * len(self.times_T)
+        return 4 * (state + self.actions_TA.numel() + len(self.more) * len(self.times_T)) + 64 * len(self.times_T)
 
 
 class DataSet:
     """A folder with a data set, with a cache of bounded size."""
 
-    def __init__(self, folder: str | Path, *, state: str, action: str, cameras: Mapping[str, str] | None, cache_mb: int) -> None:
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        state: str,
+        action: str,
+        cameras: Mapping[str, str] | None,
+        cache_mb: int,
+        more: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         """state, action: keys of the data set, state empty for none. cameras: name -> key; None for all, each under the last part
-        of its key. cache_mb: size of the cache of numbers and undecoded pictures."""
+        of its key. cache_mb: size of the cache of numbers and undecoded pictures. more: option that names it -> key of a number
+        or a bool of each step that is read, too."""
         self.folder = Path(folder).expanduser()
         self.info = _info(self.folder)
         self.version, self.features = _version(self.folder, self.info), self.info["features"]
@@ -68,8 +81,8 @@ class DataSet:
             raise UserError(
                 f"{self._named(INFO)}: its cameras {', '.join(known)} have equal last parts: name them with the option cameras"
             )
-        self.state, self.action = state, action
-        for option, key in [("state", state), ("action", action)] if state else [("action", action)]:
+        self.state, self.action, self.more = state, action, tuple(more.values())
+        for option, key in [*([("state", state)] if state else []), ("action", action), *more.items()]:
             self._has(option, key, [k for k in self.features if k not in known and k not in (*INDICES, "index")])
         for name, key in self.cameras.items():
             self._has(f"cameras.{name}", key, known)
@@ -103,8 +116,8 @@ class DataSet:
         return pictures.of_cell(held[frame])
 
     def _steps(self, episode: Episode) -> Steps:
-        wanted = [*INDICES, self.action, *([self.state] if self.state else [])]
-        found = columns.read(episode.table, wanted, self._filter(episode))
+        wanted = [*INDICES, self.action, *([self.state] if self.state else []), *self.more]
+        found = columns.read(episode.table, list(dict.fromkeys(wanted)), self._filter(episode))
         where = f"{self._named(episode.table)}: episode {episode.index}"
         frames = found["frame_index"].to_pylist()
         if frames != list(range(episode.length)):
@@ -116,6 +129,7 @@ class DataSet:
             actions_TA=self._numbers(found, self.action, where),
             times_T=times[:, 0].tolist(),
             instructions_T=[self._instruction(index, where) for index in found["task_index"].to_pylist()],
+            more={key: torch.from_numpy(columns.numbers(found[key], 1, f"{where}: {key}")[:, 0]).float() for key in self.more},
         )
 
     def _numbers(self, found: Mapping[str, Any], key: str, where: str) -> torch.Tensor:

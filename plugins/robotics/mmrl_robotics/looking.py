@@ -5,6 +5,7 @@ T calls of the policy; an episode has T + 1 moments, before each call and at the
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Literal
@@ -34,7 +35,10 @@ WORDS = (
 
 
 class Judge:
-    """The probability of yes, among yes and no, with which a vision-language model says that the instruction was carried out."""
+    """The probability of yes, among yes and no, with which a vision-language model says that the instruction was carried out.
+
+    Where the instruction changes within an episode, each part is judged under its own, and the value is the mean over the parts;
+    the last call of a part is paid its share."""
 
     def __init__(
         self,
@@ -49,9 +53,9 @@ class Judge:
         max_pixels: int | None = None,
     ) -> None:
         """model: a folder, a hub name, or tiny. question: a yes/no question with {instruction} in it; mmrl's own when empty.
-        frames: number of pictures, evenly spread over the episode; 1 is the final one. camera: its name; the first when empty.
-        device: auto, cpu, cuda. dtype: auto, float32, bfloat16 or float16. batch_size: questions answered at once. max_pixels:
-        larger pictures are shrunk."""
+        frames: number of pictures, evenly spread over the episode, or over the part with one instruction; 1 is the final one.
+        camera: its name; the first when empty. device: auto, cpu, cuda. dtype: auto, float32, bfloat16 or float16. batch_size:
+        questions answered at once. max_pixels: larger pictures are shrunk."""
         self.check({}, model=model, question=question, frames=frames, camera=camera, device=device, batch_size=batch_size)
         self.question, self.frames, self.camera = question or (DONE if frames == 1 else WATCHED), frames, camera
         self.model = vision_language(model, device=device, dtype=dtype, batch_size=batch_size, max_pixels=max_pixels)
@@ -73,21 +77,32 @@ class Judge:
         check_integer("frames", frames, 1, 64)
 
     def __call__(self, cases: Sequence[Case]) -> list[Score]:
-        shown = [pictures(case, self.camera) for case in cases]
-        questions = [
-            [
-                user_message(
-                    self.question.format(instruction=instruction(case)), *(seen[i] for i in spread(len(seen), self.frames))
-                )
-            ]
-            for case, seen in zip(cases, shown, strict=True)
-        ]
-        return [Score(chance) for chance in self.model.answer_probabilities(questions, ("yes", "no"))[:, 0].tolist()]
+        questions: list[list[Message]] = []
+        for case in cases:
+            seen = pictures(case, self.camera)
+            for text, begin, end in asked(case):
+                moments = (begin + i for i in spread(end - begin + 1, self.frames))
+                questions.append([user_message(self.question.format(instruction=text), *(seen[i] for i in moments))])
+        chances = iter(self.model.answer_probabilities(questions, ("yes", "no"))[:, 0].tolist())
+        return [self._score([(end, next(chances)) for *_, end in asked(case)]) for case in cases]
+
+    def _score(self, parts: Sequence[tuple[int, float]]) -> Score:
+        """parts: of each instruction the call after its last, and the probability of yes."""
+        value = statistics.fmean(chance for _, chance in parts)
+        if len(parts) == 1:
+            return Score(value)
+        steps = [0.0] * parts[-1][0]
+        for end, chance in parts:
+            steps[end - 1] = chance / len(parts)
+        return Score(value, detail=", ".join(f"{chance:.2f}" for _, chance in parts), steps=tuple(steps))
 
 
 class Progress:
     """The progress between moments by a vision-language model, -1 to 1 each; these are the rewards of the calls, and the value is
-    their sum (Zhai et al., A Vision-Language-Action-Critic Model for Robotic Real-World Reinforcement Learning)."""
+    their sum (Zhai et al., A Vision-Language-Action-Critic Model for Robotic Real-World Reinforcement Learning).
+
+    Where the instruction changes within an episode, each part has moments, an instruction and a reference of its own: a pair of
+    moments never has a change between them."""
 
     def __init__(
         self,
@@ -144,18 +159,24 @@ class Progress:
         places: list[tuple[int, list[int], str]] = []
         for case in cases:
             seen = pictures(case, self.camera)
-            moments = moments_of(len(seen) - 1, self.every)
-            text = self.question.format(instruction=instruction(case))
-            shown = self.references.of(instruction(case)) if self.references else None
-            frames = self.references.frames if self.references else FRAMES
-            lacks = "the expert has no episode with this goal" if self.references and shown is None else ""
-            places.append((len(seen) - 1, moments, lacks))
-            questions += [[about_progress(text, shown, frames, seen[0], (seen[a], seen[b]))] for a, b in pairwise(moments)]
+            ends: list[int] = []
+            lacks = ""
+            for text, begin, end in asked(case):
+                moments = [begin + moment for moment in moments_of(end - begin, self.every)]
+                question = self.question.format(instruction=text)
+                shown = self.references.of(text) if self.references else None
+                frames = self.references.frames if self.references else FRAMES
+                if self.references and shown is None:
+                    lacks = f"the expert has no episode with this goal: {text}"
+                pairs = [(seen[a], seen[b]) for a, b in pairwise(moments)]
+                questions += [[about_progress(question, shown, frames, seen[begin], pair)] for pair in pairs]
+                ends += moments[1:]
+            places.append((len(seen) - 1, ends, lacks))
         said = iter(self.deltas(questions))
         scores = []
-        for calls, moments, lacks in places:
+        for calls, ends, lacks in places:
             steps = [0.0] * calls
-            for moment in moments[1:]:  # the call before it led there
+            for moment in ends:  # the call before it led there
                 steps[moment - 1] = next(said)
             scores.append(Score(sum(steps), detail=lacks, steps=tuple(steps)))
         return scores
@@ -193,10 +214,10 @@ def pictures(case: Case, camera: str = "") -> list[Any]:
     return [Image.fromarray(frame) for frame in data.images[camera].numpy()]
 
 
-def instruction(case: Case) -> str:
-    """The instruction, without a full stop, which the question has."""
+def asked(case: Case) -> list[tuple[str, int, int]]:
+    """`TrajectoryData.stretches`, of which the instructions have no full stop, as the questions have it."""
     assert isinstance(case.rollout, Trajectory) and case.rollout.data is not None
-    return case.rollout.data.instruction.rstrip(". ")
+    return [(text.rstrip(". "), begin, end) for text, begin, end in case.rollout.data.stretches]
 
 
 def check_question(cameras: Mapping[str, Sequence[str]], question: str, camera: str) -> None:

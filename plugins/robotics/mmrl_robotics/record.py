@@ -16,6 +16,8 @@ from mmrl.api.simulators.types import ActionSpec, Demonstration
 from mmrl_robotics.record_files import CHUNK, TABLE, TABLE_MB, VIDEO, VIDEO_MB, Tables, Videos, pixel_format
 
 EPISODES, TASKS = "meta/episodes/chunk-000/file-000.parquet", "meta/tasks.parquet"
+REWARD, DONE = "next.reward", "next.done"
+"""What an action was paid, and whether nothing would have followed it; of episodes of which this is known."""
 INDICES = {"timestamp": "float32", "frame_index": "int64", "episode_index": "int64", "index": "int64", "task_index": "int64"}
 SAMPLED = 2000
 """Maximum of a camera's pictures for statistics, evenly spread."""
@@ -70,17 +72,17 @@ class Written:
             self._begin(own)
         if own != self.features:
             raise UserError(f"episode {number} has other shapes than the ones before: record one kind at a time")
-        task = self.tasks.setdefault(shown.instruction, len(self.tasks))
+        texts = shown.instructions or (shown.instruction,) * length
         rows: dict[str, numpy.ndarray] = {
             **values,
             "timestamp": (numpy.arange(length) / self.fps).astype(numpy.float32),
             "frame_index": numpy.arange(length),
             "episode_index": numpy.full(length, number),
             "index": numpy.arange(self.total, self.total + length),
-            "task_index": numpy.full(length, task),
+            "task_index": numpy.array([self.tasks.setdefault(text, len(self.tasks)) for text in texts]),
         }
         assert self.tables is not None
-        listed: dict[str, Any] = {"episode_index": number, "tasks": [shown.instruction], "length": length}
+        listed: dict[str, Any] = {"episode_index": number, "tasks": list(dict.fromkeys(texts)), "length": length}
         listed |= {f"data/{name}": at for name, at in self.tables.add(rows).items()}
         listed |= {"dataset_from_index": self.total, "dataset_to_index": self.total + length}
         for key, files in self.videos.items():
@@ -136,7 +138,12 @@ def _values(shown: Demonstration) -> dict[str, numpy.ndarray]:
     found = {f"observation.images.{camera}": rows.numpy() for camera, rows in shown.images.items()}
     if shown.state is not None:
         found["observation.state"] = shown.state.numpy()
-    return found | {"action": shown.actions_MA.numpy()}
+    found["action"] = shown.actions_MA.numpy()
+    if shown.rewards_T is not None:
+        found[REWARD] = shown.rewards_T.numpy()[:, None]
+        ends = numpy.arange(len(shown.rewards_T)) == len(shown.rewards_T) - 1
+        found[DONE] = (ends & shown.terminated)[:, None]
+    return found
 
 
 def _features(values: Mapping[str, numpy.ndarray], video: bool, fps: float) -> dict[str, Any]:
@@ -147,7 +154,7 @@ def _features(values: Mapping[str, numpy.ndarray], video: bool, fps: float) -> d
             found[key] = {"dtype": "video" if video else "image", "shape": list(of.shape[1:])}
             found[key] |= {"names": ["height", "width", "channels"]} | ({"info": _encoded(of, fps)} if video else {})
         else:
-            found[key] = {"dtype": "float32", "shape": [of.shape[1]], "names": None}
+            found[key] = {"dtype": str(of.dtype), "shape": [of.shape[1]], "names": None}
     return found | {key: {"dtype": kind, "shape": [1], "names": None} for key, kind in INDICES.items()}
 
 

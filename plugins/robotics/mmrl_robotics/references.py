@@ -22,7 +22,7 @@ BEGAN = "The other episode began here:"
 
 
 class Episode(NamedTuple):
-    """Data of a successful episode."""
+    """Data of a successful episode, or of its part with one instruction."""
 
     instruction: str
     """Without a full stop."""
@@ -46,10 +46,11 @@ class Expert:
         self.task, self.options, self.camera = task, dict(options), camera
 
     def episodes(self, count: int, split: str) -> list[Episode]:
-        """Those of the first `count` episodes of a split in which the expert succeeded. Raises UserError if there is none."""
+        """Those of the first `count` episodes of a split in which the expert succeeded, each part with an instruction of its own
+        as an episode. Raises UserError if there is none."""
         played = expert_episodes(self.task, self.options, count, split=split)
         try:
-            found = [self._kept(data) for data, outcome in played.trajectories() if outcome["success"]]
+            found = [part for data, outcome in played.trajectories() if outcome["success"] for part in self._kept(data)]
         finally:
             played.close()
         if not found:
@@ -67,13 +68,14 @@ class Expert:
             )
         return match[0]
 
-    def _kept(self, data: Any) -> Episode:
+    def _kept(self, data: Any) -> list[Episode]:
         if not data.images:
             raise UserError(f"episodes of task {self.task!r} have no pictures: choose one whose simulator renders")
         camera = self.camera or next(iter(data.images))
         if camera not in data.images:
             raise UserError(f"camera = {camera!r} is not a camera of the simulator: choose one of {', '.join(data.images)}")
-        return Episode(data.instruction.rstrip(". "), data.images[camera].cpu().numpy())
+        shown = data.images[camera].cpu().numpy()
+        return [Episode(text.rstrip(". "), shown[begin : end + 1]) for text, begin, end in data.stretches]
 
 
 class References:

@@ -14,19 +14,20 @@ import torch
 from mmrl import SimulatorSpec, UserError
 from mmrl.api.interfaces import Simulator
 from mmrl.api.policies import (
-    SETTINGS,
     ActingPolicy,
     ActionMicroBatch,
     CallRandomness,
     Normal,
     Planned,
     PolicyConfig,
+    check_beneath,
+    errors_of_base,
     frozen_of,
     options,
     planned_base,
+    policy_beneath,
+    present_state_of,
     read_settings,
-    saved_policy,
-    state_of,
 )
 from mmrl.api.simulators.types import Observation
 from mmrl.api.specs import Bounds
@@ -38,19 +39,13 @@ PLANS = 65_536
 
 @dataclass(frozen=True, kw_only=True)
 class ResidualOptions(NetworkOptions):
-    base: str
-    """Folder with a policy that acts; its likeliest actions are corrected."""
+    base: str | Mapping[str, Any]
+    """The frozen policy whose likeliest actions are corrected. Its folder, or for one that mmrl didn't save a table with its
+    kind, model and options."""
     scale: Annotated[float, Bounds(above=0, high=2)] = 0.2
     """Maximal correction of a number of an action."""
     hidden: Sequence[options.Layer] = (256, 256)
     spread: options.Spread = 0.3
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not Path(self.base).is_dir():
-            raise UserError(f"policy.options.base {self.base!r} is not a folder: give one with a policy that acts")
-        if not (Path(self.base) / SETTINGS).is_file():
-            raise UserError(f"policy.options.base {self.base!r} has no {SETTINGS}: give a folder with a policy that acts")
 
 
 class Residual(ActingPolicy):
@@ -73,19 +68,9 @@ class Residual(ActingPolicy):
     ) -> None:
         own = ResidualOptions(**given)
         state = own.state
-        self.base = base_of(Path(own.base), config, device)
-        if self.base.history and self.base.chunk > 1:
-            raise UserError(
-                f"policy.options.base {own.base!r} looks at earlier calls and chooses {self.base.chunk} actions in each, and its "
-                "correction is called at each step: give a base with chunk = 1, or without history"
-            )
-        if self.base.history and self.base.history_of_steps:
-            raise UserError(
-                f"policy.options.base {own.base!r} sees the states of earlier steps, which its correction doesn't: give another "
-                "base, or one that sees the present alone"
-            )
-        self.history = self.base.history
-        self.base.model.requires_grad_(False)
+        self.base = policy_beneath(own.base, config, device)
+        self.history, self.history_of_steps = self.base.history, self.base.history_of_steps
+        _check_history(0 if self.history_of_steps else self.history, self.base.chunk)
         self.device, self.dims, self.chunk, self.scale, self.where = torch.device(device), self.base.dims, 1, own.scale, own.base
         self._plans: OrderedDict[int, torch.Tensor] = OrderedDict()
         place = source or (Path(config.model) if Path(config.model).is_dir() else None)
@@ -100,12 +85,18 @@ class Residual(ActingPolicy):
         if place:
             self.load(place)
 
+    @staticmethod
+    def check(config: PolicyConfig) -> None:
+        """Raise UserError for a base that can't be loaded, without loading it."""
+        check_beneath(config)
+
     @classmethod
     def planned(cls, config: PolicyConfig) -> Planned:
         """A call is one of the base, and a correction of each of its actions."""
         own = ResidualOptions(**config.options)
-        base, place = planned_base(Path(own.base), config), Path(config.model)
-        kept, dims = read_settings(place) if place.is_dir() else {}, int(read_settings(Path(own.base))["dims"])
+        base, place = planned_base(own.base, config), Path(config.model)
+        _check_history(int(base.computed.options.get("history", 0)) if base.computed else 0, base.chunk)
+        kept, dims = read_settings(place) if place.is_dir() else {}, base.dims
         shared = {name: getattr(own, name) for name in ("size", "camera", "hidden", "spread")} | {"state": own.state + dims}
         model = str(kept.get("model", config.model))
         small = Small.planned(config.model_copy(update={"model": model, "options": shared | {"dims": dims}}))
@@ -175,7 +166,7 @@ class Residual(ActingPolicy):
     def _features(self, seen: Observation, base_n1A: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         known = [base_n1A[:, 0]]
         if self.state:
-            known.append(state_of(seen, self.state).to(self.device))
+            known.append(present_state_of(seen, self.state, self.state_moments).to(self.device))
         return self.small.features(Observation(images=seen.images, state=torch.cat(known, 1), instructions=seen.instructions))
 
     def shared_by_copies(self) -> dict[int, Any]:
@@ -184,15 +175,18 @@ class Residual(ActingPolicy):
 
     def fits(self, task: str, simulator: Simulator, spec: SimulatorSpec) -> None:
         super().fits(task, simulator, spec)
-        self.base.fits(task, simulator, spec)
+        with errors_of_base(self.where):
+            self.base.fits(task, simulator, spec)
 
     def chunked(self, data: Any, physical: bool = False) -> Any:
         raise UserError("a residual policy corrects another and can't imitate: train its base by imitation")
 
 
-def base_of(folder: Path, config: PolicyConfig, device: str | torch.device) -> Any:
-    """Load the policy that was saved in a folder, with the dtype, attention and limits of this configuration."""
-    base = saved_policy(folder, config, device)
-    if isinstance(base, Residual):
-        raise UserError(f"policy.options.base {str(folder)!r} is a residual policy itself: give one of another kind")
-    return base
+def _check_history(calls: int, chunk: int) -> None:
+    """Raise UserError for a base with chunks that sees so many earlier calls of its own."""
+    if calls and chunk > 1:
+        raise UserError(
+            f"the base looks at earlier calls and chooses {chunk} actions in each, and its correction is called at each step: "
+            "give a base with chunk = 1, or without history",
+            key="policy.options.base",
+        )

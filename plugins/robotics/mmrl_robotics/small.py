@@ -140,6 +140,7 @@ class Small(ActingPolicy):
             model=it.model,
             width=it.width,
             chunk=it.chunk,
+            dims=it.dims,
             steps=steps,
             pictures=pictures,
             pixels=it.size**2,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from mmrl import Prompt, Task, UserError
-from mmrl.api.simulators.types import Simulation
+from mmrl.api.simulators.types import Observation, Simulation
 from mmrl.api.tasks.option_checks import LazyPrompts, check_choice, check_integer, check_split, check_type
+
+if TYPE_CHECKING:
+    import torch
 
 APART = 100_000_000
 """Distance between the seeds of different splits."""
@@ -16,6 +19,14 @@ CALLS = 64
 """Number of prompts for each demonstration, one for each call, modulo its length."""
 RENAMED = {"difference": "potential_based", "until_success": "terminate_on_success", "deadline": "time_limit_terminates"}
 """Options of version 0.1 -> their names."""
+
+
+def _sight(classifier: Mapping[str, Any] | None) -> Callable[[Observation], torch.Tensor] | None:
+    if classifier is None:
+        return None
+    from mmrl_robotics.classifier import Sight  # imports torch
+
+    return Sight(classifier)
 
 
 class Episodes(Task):
@@ -41,11 +52,14 @@ class Episodes(Task):
         terminate_on_success: bool = True,
         time_limit_terminates: bool = False,
         max_steps: int | None = None,
+        classifier: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
         """simulator: its id. variant: a variant of the simulator, in every split but `demo`. demos, starts, held_out: episodes of
         the splits. stages, reward, potential_based (by default true with reward = "stages"), terminate_on_success,
-        time_limit_terminates, max_steps: see `mmrl.api.simulators.types.Simulation`. options: the simulator's own."""
+        time_limit_terminates, max_steps: see `mmrl.api.simulators.types.Simulation`. classifier: options of the verifier
+        robotics/classifier, by which an episode ends with the first picture of success; none by default. options: the simulator's
+        own."""
         for old in RENAMED.keys() & options.keys():
             raise UserError(f"the option {old!r} is called {RENAMED[old]!r} since version 0.2: rename it")
         for name, value in (("demos", demos), ("starts", starts), ("held_out", held_out)):
@@ -72,6 +86,7 @@ class Episodes(Task):
             potential_based=potential_based is not False,
             terminate_on_success=terminate_on_success,
             time_limit_terminates=time_limit_terminates,
+            sees_success=_sight(classifier),
             **({"stages": dict(stages)} if stages else {}),
         )
 

@@ -14,7 +14,7 @@ import torch
 
 from mmrl import Case, Score, Trajectory, UserError
 from mmrl.api.services import Dtype, check_contrastive, contrastive
-from mmrl_robotics.looking import check_cameras, formatted, instruction, pictures
+from mmrl_robotics.looking import asked, check_cameras, formatted, pictures
 
 COLUMNS = 3
 """Numbers of the state that are read: speed, how well the way is kept, the simulator's own reward."""
@@ -41,7 +41,7 @@ class Contrast:
         batch_size: int = 64,
     ) -> None:
         """model: the folder or hub name of a CLIP, or tiny. goal: description of a picture in which all is well; {instruction}
-        stands for the episode's. avoid: description of a picture of what must not be. alpha, beta: weights of the similarity to
+        is the call's. avoid: description of a picture of what must not be. alpha, beta: weights of the similarity to
         the goal and to what is to be avoided. low, high: their difference at which the car should stand, and drive at its target
         speed. columns: where in the simulator's state are the speed in units of the target speed, how well the car keeps its way
         from 0 to 1, and the simulator's own reward. camera: its name; the first when empty. device: auto, cpu, cuda. dtype:
@@ -110,9 +110,11 @@ class Contrast:
         for case, shown, state in zip(cases, seen, driven, strict=True):
             own_TD = pictures_MD[start : start + len(shown)]
             start += len(shown)
-            said = instruction(case)
-            goals_2D = self.model.encode_texts([formatted("goal", text, said) for text in self.goals])
-            steps = driving_reward(allowed(own_TD, goals_2D, self.weights, self.bounds), *state.unbind(1)).tolist()
+            steps: list[float] = []
+            for said, begin, end in asked(case):
+                goals_2D = self.model.encode_texts([formatted("goal", text, said) for text in self.goals])
+                allowed_T = allowed(own_TD[begin:end], goals_2D, self.weights, self.bounds)
+                steps += driving_reward(allowed_T, *state[begin:end].unbind(1)).tolist()
             scores.append(Score(sum(steps), steps=tuple(steps)))
         return scores
 

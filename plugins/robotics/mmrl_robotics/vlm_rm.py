@@ -14,7 +14,7 @@ import torch
 
 from mmrl import Case, Score, UserError
 from mmrl.api.services import Dtype, check_contrastive, contrastive
-from mmrl_robotics.looking import check_cameras, formatted, instruction, pictures
+from mmrl_robotics.looking import asked, check_cameras, formatted, pictures
 
 
 class Closeness:
@@ -33,7 +33,7 @@ class Closeness:
         batch_size: int = 64,
     ) -> None:
         """model: the folder or hub name of a CLIP, or tiny. goal: description of a picture at the goal, one text or several that
-        are averaged; {instruction} stands for the episode's. baseline: description of a picture before the goal. alpha: 0 to 1,
+        are averaged; {instruction} is the call's. baseline: description of a picture before the goal. alpha: 0 to 1,
         strength of the projection onto the line from baseline to goal, which removes unrelated differences between pictures.
         camera: its name; the first when empty. device: auto, cpu, cuda. dtype: auto, float32, bfloat16 or float16. batch_size:
         pictures encoded at once."""
@@ -78,9 +78,11 @@ class Closeness:
         for case, shown in zip(cases, seen, strict=True):
             own_TD = states_MD[start : start + len(shown)]
             start += len(shown)
-            said = instruction(case)
-            goal_D, baseline_D = self.embedding(self.goal, said), self.embedding(self.baseline, said) if self.baseline else None
-            steps = closeness(own_TD, goal_D, baseline_D, self.alpha).tolist()
+            steps: list[float] = []
+            for said, begin, end in asked(case):
+                goal_D = self.embedding(self.goal, said)
+                baseline_D = self.embedding(self.baseline, said) if self.baseline else None
+                steps += closeness(own_TD[begin:end], goal_D, baseline_D, self.alpha).tolist()
             scores.append(Score(sum(steps), steps=tuple(steps)))
         return scores
 

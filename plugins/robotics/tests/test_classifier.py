@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import math
+import pickle
+import re
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from mmrl_robotics.classifier import Succeeded, fitted
+from mmrl_robotics.classifier import Sight, Succeeded, fitted
 from PIL import Image
 
 from mmrl import Case, Prompt, Status, UserError
 from mmrl.api.episodes import Trajectory
-from mmrl.api.simulators.types import TrajectoryData
+from mmrl.api.simulators.types import Observation, TrajectoryData
+from mmrl.policies.acting.action_sample import ActionSample
 from mmrl.registry import plugins
+from mmrl.rollout.simulators.lockstep import make_lane
+from mmrl.rollout.simulators.recorded import EpisodeJob
 
 
 def picture(red: int) -> np.ndarray:
@@ -81,6 +88,79 @@ def test_the_same_pictures_give_the_same_classifier_and_few_of_one_side_count_as
     one, two = fitted(success, failure), fitted(success, failure)
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
     assert (one(success) > 0).all() and (one(failure) < 0).float().mean() > 0.95
+
+
+SIGHT = {"model": "tiny", "device": "cpu"}
+
+
+def task(folder: Path, **options: object) -> Any:
+    given = {"dims": 4, "size": 36, "max_steps": 6, "stages": {"seen_success": 1.0}, "terminate_on_success": False}
+    return plugins.registry().make_task("robotics/reach", given | {"classifier": SIGHT | {"folder": str(folder)}} | options)
+
+
+@pytest.mark.slow
+def test_an_episode_ends_with_the_first_picture_of_success(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted pictures: environment n shows success after n + 2 steps, and on reset, which isn't looked at. What the environment
+    calls success stays its own, and one whose episode is over isn't looked at."""
+    own = task(folder)
+    sees, heights = own.simulation.sees_success, []
+
+    def planted(seen: Observation) -> torch.Tensor:
+        first = len(heights)
+        heights.append(len(seen))
+        shown = np.stack([picture(29 if first + 1 >= n + 2 else 5) for n in planted.left])
+        found = sees(Observation(images={"front": torch.from_numpy(shown)}, state=None, instructions=seen.instructions))
+        planted.left = [n for n, done in zip(planted.left, found.tolist(), strict=True) if not done]
+        return found
+
+    planted.left = [0, 1, 2]
+    lane = make_lane(replace(own.simulation, sees_success=planted), 3, "cpu")
+    jobs = [EpisodeJob(prompt=Prompt(messages=[], id=str(n), seed=n), seed=n) for n in range(3)]
+    lane.begin([*jobs])
+    while envs := lane.active:
+        idle = torch.zeros(len(envs), 1, 4)
+        lane.play(ActionSample(actions_nKA=idle, choices=idle[:, 0], logprobs_nKC=torch.zeros(len(envs), 1, 1)), envs)
+    lane.tracks()
+    assert heights == [3, 3, 2, 1] and [job.status for job in jobs] == [Status.FINISHED] * 3
+    for n, job in enumerate(jobs):
+        assert job.outcome["steps"] == n + 2 and job.outcome["seen_success"] == job.outcome["return"] == 1
+        assert job.outcome["success"] == job.outcome["success_at_end"] == 0, "the environment saw none"
+        assert job.track.rewards_TK[:, 0].tolist() == [0.0] * (n + 1) + [1.0]
+    lane.simulator.close()
+
+
+@pytest.mark.slow
+def test_it_sees_by_its_camera_and_other_processes_load_their_own(folder: Path) -> None:
+    sees = task(folder).simulation.sees_success
+    shown = torch.from_numpy(np.stack([picture(29), picture(3)]))
+    seen = Observation(images={"front": shown, "wrist": shown.flip(0)}, state=None, instructions=["", ""])
+    assert sees(seen).tolist() == [True, False]
+    again = pickle.loads(pickle.dumps(sees))
+    assert again._loaded is None and again(seen).tolist() == [True, False]
+    assert Sight(SIGHT | {"folder": str(folder), "camera": "wrist"})(seen).tolist() == [False, True]
+    with pytest.raises(UserError, match=r"classifier.camera = 'back' is not a camera of the simulator, which has front, wrist"):
+        Sight(SIGHT | {"folder": str(folder), "camera": "back"})(seen)
+    with pytest.raises(UserError, match="has no part 'seen_success' for the task's stages"):
+        make_lane(replace(task(folder).simulation, sees_success=None), 1, "cpu")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"folder": 3}, "classifier needs a folder, a text"),
+        ({"model": None}, "classifier needs a model, a text"),
+        ({"folder": "nowhere"}, "classifier: folder = 'nowhere': nowhere/success is no folder"),
+        ({"threshold": 2}, "classifier: threshold = 2 must be a number between 0 and 1"),
+        ({"treshold": 0.5}, "classifier.treshold is unknown: choose of model, folder, threshold"),
+        ({"device": "tpu"}, "classifier: device = 'tpu' is unknown"),
+    ],
+)
+def test_a_classifier_that_cannot_end_episodes_is_refused(folder: Path, options: dict[str, object], said: str) -> None:
+    with pytest.raises(UserError, match=re.escape(said)) as error:
+        task(folder, classifier=SIGHT | {"folder": str(folder)} | options)
+    assert "\n" not in str(error.value)
+    with pytest.raises(UserError, match="classifier = 3 must be a table"):
+        task(folder, classifier=3)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import json
 import random
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -97,6 +98,24 @@ def moments(task):
 
 
 # -- what was recorded is what is read --------------------------------------------------------------------------------------
+
+
+def test_each_frame_has_the_instruction_of_its_moment(played, tmp_path):
+    """LeRobot's format has a task for each frame, and lists those of an episode once."""
+    whole = played[0][0]
+    count, text = len(whole.actions_MA), whole.instruction
+    told = (text, *["push it."] * (count - 2), text)
+    record.write(tmp_path / "data", [played[0][1], replace(whole, instructions=told)], fps=5.0)
+    first = played[0][1].instruction
+    found = moments(Demos(folder=str(tmp_path / "data")))
+    assert [d.instruction for p, d in found if p.meta["episode"] == 1] == list(told)
+    assert {d.instruction for p, d in found if p.meta["episode"] == 0} == {first}
+    ends = [1, *[count - 1] * (count - 2), count]
+    for (_, shown), at, end in zip(found[-count:], range(count), ends, strict=True):
+        assert torch.equal(shown.actions_MA, whole.actions_MA[at:end]), "what is done for the next instruction is another's"
+    rows = pq.read_table(tmp_path / "data" / record.EPISODES).to_pylist()
+    assert [row["tasks"] for row in rows] == [[first], [text, "push it."]]
+    assert json.loads((tmp_path / "data/meta/info.json").read_text())["total_tasks"] == len({first, text, "push it."})
 
 
 @pytest.mark.parametrize("kind", ["png", "png-v3", "mp4", "mp4-v3"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from types import SimpleNamespace
 
 import mmrl_robotics.looking
 import mmrl_robotics.vlm_rm
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from mmrl_robotics.looking import Judge, Progress, moments_of, spread
+from mmrl_robotics.references import Episode
 from mmrl_robotics.vlm_rm import Closeness, closeness
 
 from mmrl import Case, Prompt, Status, UserError
@@ -21,15 +23,17 @@ from mmrl.registry import plugins
 TINY = "tiny:qwen3_vl:hidden=32,layers=1"
 
 
-def case(levels, cameras=("front", "wrist"), instruction="take the red ball."):
-    """An episode of which each moment is a plain picture; the first camera shows the level as red, the second as blue."""
+def case(levels, cameras=("front", "wrist"), instruction="take the red ball.", told=()):
+    """An episode of which each moment is a plain picture; the first camera shows the level as red, the second as blue. told: the
+    instruction of each moment, where it changes."""
     calls = len(levels) - 1
     images = {}
     for channel, camera in zip((0, 2), cameras, strict=False):
         images[camera] = torch.zeros(calls + 1, 32, 32, 3, dtype=torch.uint8)
         images[camera][..., channel] = torch.tensor(levels, dtype=torch.uint8)[:, None, None]
     track = TrajectoryData(
-        instruction=instruction,
+        instruction=told[0] if told else instruction,
+        instructions=tuple(told),
         images=images,
         state=None,
         choices=torch.zeros(calls, 1, 1),
@@ -139,6 +143,54 @@ def test_spread(count, wanted):
     assert wanted == 1 or found[0] == 0
     gaps = [b - a for a, b in pairwise(found)]
     assert not gaps or max(gaps) - min(gaps) <= 1
+
+
+# -- an instruction that changes --------------------------------------------------------------------------------------------
+
+OPEN, LIGHT = "open the drawer.", "turn on the light."
+TOLD = [OPEN] * 3 + [LIGHT] * 2
+"""Four calls, of which the last is for the light; so is what it led to."""
+
+
+def said(question):
+    return question[0]["content"][-1]["text"]
+
+
+def test_the_judge_sees_each_part_with_its_instruction(planted):
+    chained, plain = Judge(model="tiny", frames=2)([case([0, 10, 20, 80, 90], told=TOLD), case([0, 50])])
+    shown = [[p["image"].getpixel((0, 0))[0] for p in q[0]["content"][:-1]] for q in planted.asked]
+    assert shown == [[0, 80], [80, 90], [0, 50]], "the moment at which the instruction changes ends one part and begins the next"
+    assert [text in said(q) for q, text in zip(planted.asked, (OPEN, LIGHT, "take the red ball."), strict=True)] == [True] * 3
+    assert LIGHT not in said(planted.asked[0]) and OPEN not in said(planted.asked[1])
+    chances = [0.5 + 80 / 200, 0.5 + 10 / 200]
+    assert chained.value == pytest.approx(sum(chances) / 2) and chained.detail == "0.90, 0.55"
+    assert chained.steps == pytest.approx((0, 0, chances[0] / 2, chances[1] / 2)), "paid where each part ended"
+    assert not plain.steps and plain.value == pytest.approx(0.75)
+
+
+@pytest.mark.parametrize("every, wanted", [(1, (0.1, 0.1, 0.6, 0.1)), (2, (0, 0.2, 0.6, 0.1)), (9, (0, 0, 0.8, 0.1))])
+def test_progress_is_that_of_the_instruction_of_the_moment(planted, every, wanted):
+    (found,) = Progress(model="tiny", every=every)([case([0, 10, 20, 80, 90], told=TOLD)])
+    assert found.steps == pytest.approx(wanted), "no pair has the change in between"
+    assert [LIGHT in said(q) for q in planted.asked] == [False] * (len(planted.asked) - 1) + [True]
+
+
+def test_a_reference_is_that_of_the_part(planted):
+    verifier = Progress(model="tiny", every=9)
+    texts = [text.rstrip(".") for text in (OPEN, LIGHT)]
+    shown = {text: Episode(text, np.full((2, 32, 32, 3), n, np.uint8)) for n, text in zip((7, 9), texts, strict=True)}
+    verifier.references = SimpleNamespace(frames=2, of=shown.get)
+    planted.numbers = lambda questions: planted.asked.extend(questions) or [0.0] * len(questions)
+    verifier([case([0, 10, 20, 80, 90], told=TOLD)])
+    reds = [[p["image"].getpixel((0, 0))[0] for p in q[0]["content"] if p["type"] == "image"] for q in planted.asked]
+    assert reds == [[7, 7, 0, 0, 80], [9, 9, 80, 80, 90]], "both pictures of it, where this part began, and the pair"
+
+
+def test_clip_compares_each_picture_with_the_instruction_that_led_to_it():
+    levels, verifier = [0, 90, 250, 40, 30], Closeness(model="tiny", device="cpu")
+    (found,) = verifier([case(levels, told=TOLD)])
+    alone = {text: verifier([case(levels, instruction=text)])[0].steps for text in (OPEN, LIGHT)}
+    assert found.steps == pytest.approx((*alone[OPEN][:3], alone[LIGHT][3]), abs=1e-6) and alone[OPEN][3] != alone[LIGHT][3]
 
 
 # -- CLIP -------------------------------------------------------------------------------------------------------------------

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import mmrl_robotics.looking
+import mmrl_robotics.references
 import numpy as np
 import pytest
 import torch
@@ -106,7 +108,7 @@ def test_a_case_gets_the_experts_episode_with_its_goal(asked, episodes):
         model="tiny", every=100, reference={"task": "robotics/pick", "episodes": 12, "frames": 2, "goal_pattern": PATTERN} | TABLE
     )
     found = verifier([case(3, "grab the red cube."), case(3, "take the red ball."), case(3, "take the red bowl.")])
-    assert [s.detail for s in found] == ["", "", "the expert has no episode with this goal"]
+    assert [s.detail for s in found] == ["", "", "the expert has no episode with this goal: take the red bowl"]
     assert [len(message["content"]) for message in asked] == [12, 12, 3]
     for message, thing in zip(asked, ("red cube", "red ball"), strict=False):
         wanted = next(e for e in episodes if thing in e.instruction)
@@ -115,6 +117,18 @@ def test_a_case_gets_the_experts_episode_with_its_goal(asked, episodes):
             np.array_equal(np.asarray(message["content"][place]["image"]), wanted.images[moment])
             for place, moment in ((2, 0), (4, -1))
         )
+
+
+def test_each_part_of_an_experts_episode_is_a_reference_of_its_own(monkeypatch):
+    track = case(5, "open the drawer.").rollout.data
+    track = replace(track, instructions=("open the drawer.",) * 2 + ("turn on the light.",) * 3)
+    played = SimpleNamespace(trajectories=lambda: [(track, {"success": 1.0})], close=lambda: None)
+    monkeypatch.setattr(mmrl_robotics.references, "expert_episodes", lambda *args, **options: played)
+    found = Expert("robotics/pick", {}).episodes(1, "demo")
+    assert [(e.instruction, e.images[:, 0, 0, 0].tolist()) for e in found] == [
+        ("open the drawer", [0, 1, 2]),
+        ("turn on the light", [2, 3, 4]),
+    ]
 
 
 def test_a_small_model_reads_references_in_between():

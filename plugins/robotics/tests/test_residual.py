@@ -149,8 +149,64 @@ def test_a_base_that_looks_back_is_shown_earlier_pictures(tmp_path):
     there = follow(now, follow(shown(1, n=2), None, numbers < 0, policy.history), numbers < 0, policy.history)
     wanted = policy.base.act(there, numbers, numbers, 0.0).actions_nKA
     assert policy.history == 2 and torch.equal(policy.act(there, numbers, numbers, 0.0).actions_nKA, wanted)
-    with pytest.raises(UserError, match="looks at earlier calls and chooses 2 actions in each"):
-        Residual(PolicyConfig(model="mlp"), base=str(tmp_path / "2"), state=STATE, hidden=[16])
+    refused = {"base": str(tmp_path / "2"), "state": STATE, "hidden": [16]}
+    said = r"^policy\.options\.base: the base looks at earlier calls and chooses 2 actions in each"
+    with pytest.raises(UserError, match=said):
+        Residual(PolicyConfig(model="mlp"), **refused)
+    with pytest.raises(UserError, match=said):
+        Residual.planned(PolicyConfig(kind="robotics/residual", model="mlp", options=refused))
+    Residual.planned(PolicyConfig(kind="robotics/residual", model="mlp", options={**refused, "base": str(tmp_path / "1")}))
+
+
+DIFFUSION = {
+    "kind": "diffusion",
+    "model": "tiny:diffusion:width=8,horizon=4,moments=1,times=4,pictures=0",
+    "options": {"dims": DIMS, "chunk": 2, "state": STATE},
+}
+
+
+def corrected(base, **config):
+    options = {"base": base, "state": STATE, "hidden": [16]}
+    return make_policy(PolicyConfig(kind="robotics/residual", model="mlp", options=options, **config), device="cpu", seed=7)
+
+
+def test_a_base_that_was_not_saved_is_the_one_that_was(tmp_path):
+    """Keys of `[policy]` that the base doesn't read are for others."""
+    make_policy(PolicyConfig(**DIFFUSION), device="cpu").save(tmp_path / "base")
+    one, two = (corrected(base, attn_implementation="eager") for base in (DIFFUSION, str(tmp_path / "base")))
+    seeds_n, calls_n = torch.arange(4), torch.zeros(4, dtype=torch.int64)
+    found = one.act(shown(), seeds_n, calls_n, 1.0)
+    assert torch.equal(found.actions_nKA, two.act(shown(), seeds_n, calls_n, 1.0).actions_nKA)
+    one.save(tmp_path / "saved")
+    again = make_policy(PolicyConfig(kind="robotics/residual", model=str(tmp_path / "saved")), device="cpu")
+    assert again.where == DIFFUSION and torch.equal(again.act(shown(), seeds_n, calls_n, 1.0).actions_nKA, found.actions_nKA)
+
+
+def test_a_correction_is_corrected_too(tmp_path):
+    """At first by nothing."""
+    base = corrected(DIFFUSION)
+    with torch.no_grad():
+        base.head.mean[-1].weight.normal_(generator=torch.Generator().manual_seed(3))
+    base.save(tmp_path)
+    seeds_n, calls_n = torch.arange(4), torch.zeros(4, dtype=torch.int64)
+    found = corrected(str(tmp_path)).act(shown(), seeds_n, calls_n, 0.0).actions_nKA
+    torch.testing.assert_close(found, base.act(shown(), seeds_n, calls_n, 0.0).actions_nKA)
+    assert (found - corrected(DIFFUSION).act(shown(), seeds_n, calls_n, 0.0).actions_nKA).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("base", "said"),
+    [
+        ("nowhere", "policy.options.base: 'nowhere' is no folder here: "),
+        ({"kind": "pi0"}, "policy.options.base: {'kind': 'pi0'} is no policy: give a folder with one, or kind, "),
+        ({"kind": "vlm", "model": "tiny:qwen2_5_vl"}, "policy.options.base: vlm 'tiny:qwen2_5_vl' doesn't act in simulators"),
+        ({"kind": "act", "model": "tiny:act:width=x"}, "policy.options.base.model: "),
+    ],
+)
+def test_what_can_not_be_corrected_is_said_without_loading_anything(base, said, tmp_path):
+    with pytest.raises(UserError) as error:
+        Residual.check(PolicyConfig(kind="robotics/residual", model="mlp", options={"base": base}))
+    assert str(error.value).startswith(said) and "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("kind", ["pi0", "pi05", "pi0_fast", "smolvla", "gr00t", "vla"])
@@ -169,9 +225,14 @@ def test_large_policies_are_corrected_like_small_ones(kind, tmp_path):
     policy = Residual(PolicyConfig(model="mlp"), base=str(tmp_path / "base"), state=STATE, hidden=[16], seed=7)
     seeds_n, calls_n = torch.arange(4), torch.zeros(4, dtype=torch.int64)
     wanted = base.act(shown(), seeds_n, calls_n, 0.0).actions_nKA
+    read: list[int] = []
+    sees = next(m for n, m in policy.base.model.named_modules() if n.endswith("patch_embed") or isinstance(m, torch.nn.Conv2d))
+    weigh = sees.forward
+    sees.forward = lambda *args: (read.append(1), weigh(*args))[1]
     for call in range(2):
         found = policy.act(shown(call), seeds_n, calls_n + call, 0.0).actions_nKA
         torch.testing.assert_close(found, wanted[:, call : call + 1], atol=1e-5, rtol=1e-5)
+    assert len(read) == 1, "it looks once for both of its actions"
     assert not any(name.startswith("base") for name, _ in policy.parameters())
     copied = policy.clone()
     assert copied.base is policy.base and copied.model is not policy.model, "nobody changes the base: it isn't copied"

@@ -81,7 +81,8 @@ def math_reward(case: Case) -> Score:
     don't pair: -0.4 to 1.2. Formulas are compared by math-verify. Known exploits: those of math-verify."""
     episode = episode_of(case)
     text, sound = episode.text, _pair(episode.text, "think")
-    found = _BOXED.findall(text.split("</think>")[-1].strip()) if len(text) <= MAX_LENGTH else []
+    answer = text.split("</think>")[-1] if len(text) <= MAX_LENGTH else ""
+    found = _BOXED.findall(answer[: answer.rfind("}") + 1])  # what no bracket closes behind it takes quadratic time
     right = bool(found) and verify_parsed(parse_math(str(case.answer)), parse_math(found[-1]))
     value = MATH_ACCURACY * right - MATH_FORMAT * (not sound or len(found) != 1)
     return Score(value, parts={"accuracy": float(right), "format": -float(not sound or len(found) != 1)})

@@ -1,13 +1,14 @@
 """The tools and rewards of published systems, against what their code does and against plain references."""
 
 import json
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mmrl_tools.deepeyes import AFTER, BEFORE, reward
+from mmrl_tools.deepeyes import AFTER, BEFORE, math_reward, reward
 from mmrl_tools.environment import Budget, ToolUse
 from mmrl_tools.pictures import original
 from mmrl_tools.pixel_reasoner import Curiosity, Refill, bonuses
@@ -84,6 +85,13 @@ def test_deepeyes_pays_by_hand():
     assert reward(case("look", "<answer>blue</answer>", pictures=1)).value == 0.0, "a tool pays only where the answer is right"
     assert reward(case("<think>look", "<answer>red</answer>", pictures=1)).value == pytest.approx(1.8)
     assert reward(case("<think>look", "<answer>blue</answer>")).value == pytest.approx(-0.2)
+
+
+def test_boxes_that_nothing_closes_take_no_time():
+    start = time.process_time()
+    assert math_reward(Case(completion="\\boxed{" * 28_000, answer="3")).value == pytest.approx(-0.4)
+    assert math_reward(Case(completion="\\boxed{3} " + "\\boxed{" * 27_000, answer="3")).value == pytest.approx(1.2)
+    assert time.process_time() - start < 1
 
 
 def test_pictures_that_a_policy_spells_out_are_none():

@@ -43,7 +43,8 @@ def tiou(case: Case) -> float:
     span = times(case.completion)
     if span is None or span[0] > span[1]:
         return 0.0
-    return 1.0 if span[0] == span[1] == case.answer[0] == case.answer[1] else spans.hull_iou(span, case.answer)
+    start, end = case.answer
+    return spans.hull_iou(span, case.answer) if max(span[1], end) > min(span[0], start) else 1.0
 
 
 def form(case: Case) -> float:

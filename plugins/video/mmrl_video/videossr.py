@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+from collections.abc import Mapping
 
 from mmrl import Case
 from mmrl_video import spans
@@ -32,15 +33,20 @@ def counting(case: Case) -> float:
     """Object counting, smooth: the mean over the counts of 1 minus the relative error, at least 0. All whole numbers of the
     completion are read, and there must be as many as in the truth.
 
-    `case.answer`: `3,1,4` as text, or as a list.
+    `case.answer`: `3,1,4` as text, as a list, or as the values of a dict of counts by name. Nothing is right for a text that
+    isn't numbers with commas between them.
     Known exploits, as published: signs and words are not read, so that "-3,-1,-4" is right; a small number for each count
     earns a part.
     """
-    true = [int(n) for n in _WHOLE.findall(str(case.answer))]
+    given = case.answer.values() if isinstance(case.answer, Mapping) else case.answer
+    try:
+        true = [float(n) for n in (given.split(",") if isinstance(given, str) else given)]
+    except (ValueError, TypeError):
+        return 0.0
     found = [m[0] for m in itertools.islice(_WHOLE.finditer(case.completion), len(true) + 1)]
     if len(found) != len(true) or not true:
         return 0.0
-    return sum(max(0.0, 1 - abs(float(p) - g) / (g + TINY)) for p, g in zip(found, true, strict=True)) / len(true)
+    return sum(max(0.0, 1 - abs(float(p) - g) / (abs(g) + TINY)) for p, g in zip(found, true, strict=True)) / len(true)
 
 
 def jigsaw(case: Case) -> float:
@@ -50,7 +56,7 @@ def jigsaw(case: Case) -> float:
     Known exploits, as published: any permutation earns a third on average, of six parts.
     """
     true, found = str(case.answer).strip(), case.completion.strip()
-    if not found or len(found) != len(true) or sorted(found) != sorted(true):
+    if not case.completion or len(found) != len(true) or sorted(found) != sorted(true):
         return 0.0
     off = sum(abs(found.index(sign) - true.index(sign)) for sign in true)
     return 1 - off / (len(true) ** 2 // 2) if len(true) > 1 else 1.0

@@ -77,6 +77,9 @@ def test_two_points_of_time():
     assert (timezero.tiou(case), time_r1.tiou(case), videochat_r1.tiou(case)) == (0, 0, 1)
     case = Case(completion="<answer>6 to 6</answer>", answer=[5.0, 5.0], meta={"duration": 20.0})
     assert videochat_r1.tiou(case) == 0
+    # ran OpenGVLab/VideoChat-R1:src/open_r1/grpo_tg.py @73b2ea9: of a reversed truth, too, the hull can be empty
+    case = Case(completion="<answer>30 to 30</answer>", answer=[40.16, 26.81], meta={"duration": 150.0})
+    assert videochat_r1.tiou(case) == 1
 
 
 @settings(max_examples=300, deadline=None)
@@ -341,6 +344,23 @@ def test_counts_are_the_formula(found, true):
     said = "{} circles, {} squares, {} triangles".format(*found)
     assert videossr.counting(Case(completion=said, answer=",".join(map(str, true)))) == pytest.approx(value)
     assert videossr.counting(Case(completion=said + " 1", answer=true)) == 0
+    named = dict(zip("abcdefgh", true, strict=False))  # as `video/counting` has them
+    assert videossr.counting(Case(completion=said, answer=named)) == pytest.approx(value)
+
+
+@pytest.mark.parametrize(
+    "said, true, value",
+    [  # ran lcqysl/VideoSSR:verl/verl/utils/reward_score/counting.py @b0d2acb
+        ("6 6 2 9", "4, 8, 11,3.0", 0.357954545512203),
+        ("7,2,11,12", "3.0,10,12,6", 0.2791666667300694),
+        ("12 11", "7, 10,x", 0.0),
+        ("3 1 4", "3 1 4", 0.0),
+        ("2", "-2", 0.0),
+        ("0", "", 0.0),
+    ],
+)
+def test_true_counts_are_numbers_between_commas(said, true, value):
+    assert videossr.counting(Case(completion=said, answer=true)) == pytest.approx(value)
 
 
 def test_orders_are_the_formula_for_all_permutations_of_four():
@@ -356,14 +376,16 @@ def test_orders_are_the_formula_for_all_permutations_of_four():
 
 
 def published_order(said, true):
+    if not said:
+        return 0.0
     said, true = said.strip(), true.strip()
-    if not said or sorted(said) != sorted(true):
+    if sorted(said) != sorted(true):
         return 0.0
     most = len(true) ** 2 // 2
     return 1.0 - sum(abs(said.find(sign) - true.find(sign)) for sign in true) / most if most else 1.0
 
 
-@pytest.mark.parametrize("true", ["3142", "1", "1213", "21\n"])
+@pytest.mark.parametrize("true", ["3142", "1", "1213", "21\n", ""])
 def test_orders_are_read_as_published_blanks_around_them_included(true):
     """The published code strips both sides, and looks for the first of equal signs in each."""
     signs, found = sorted(set(true.strip())), set()

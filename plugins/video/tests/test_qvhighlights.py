@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mmrl_video import qvhighlights
@@ -14,10 +15,11 @@ from mmrl_video.data.temporal import TemporalData
 from mmrl_video.drawn.films import encode
 
 from broken_rows import faults_of
-from mmrl import Case, NoGold, UserError
+from mmrl import Case, NoGold, UserError, open_task
 from mmrl.config.load import parse_config
 from mmrl.registry import plugins
 from mmrl.train.resolve import resolve
+from mmrl.ui.cli import main
 
 ROWS = [
     json.loads(line)
@@ -253,6 +255,20 @@ def test_a_number_for_each_clip_is_asked_for(table, style):
     assert scores(text) == [1 / 3, 1] and scores(text.replace(", 0, 0, 0, 0", "")) == [1 / 3, 0], "numbers are missing"
     agreed = replace(good, answer=[[0] * 3, [3] * 3, [4] * 3], meta={**good.meta, "said": "0, 3, 4"})
     assert "0, 3, 4" in task.gold(agreed) and task.summarise([(good, 1.0)]) == {}
+
+
+@pytest.mark.parametrize(("option", "verifier"), [("ranked", "ap"), ("highlight", "hit"), ("saliency", "saliency")])
+def test_a_preview_and_another_program_score_what_the_option_asks_for(option, verifier, table, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    given = [f'path="{table}"', "shares={test=1}", f"{option}=true"]
+    done = CliRunner().invoke(
+        main, ["preview", "video/temporal-data", "--split", "test", *(word for text in given for word in ("--set", text))]
+    )
+    assert done.exit_code == 0, done.output
+    assert f"video/{verifier}@qvhighlights" in done.stdout and "video/tiou" not in done.stdout and "tiou" not in done.stderr
+    opened = open_task("video/temporal-data", {"path": table, "shares": {"test": 1}, option: True})
+    assert opened.metric == f"video/{verifier}@qvhighlights"
+    opened.close()
 
 
 @pytest.mark.parametrize(

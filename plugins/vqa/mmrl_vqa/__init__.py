@@ -12,7 +12,7 @@ TABLE = "mmrl_vqa.table:Table"
 VLM_R1 = "mmrl_vqa.vlm_r1:"
 R1_REWARD = "mmrl_vqa.r1_reward:"
 SLOW = 10.0
-"""Timeout of verifiers that use math-verify, in seconds; the worst formula takes 2."""
+"""Timeout of verifiers that use math-verify or json_repair, in seconds; the worst formula takes 2, the worst list 1."""
 
 
 @hookimpl
@@ -229,6 +229,7 @@ def _published() -> list[VerifierSpec]:
         VerifierSpec(id="vqa/format@vlm-r1", target=VLM_R1 + "form", summary="VLM-R1's format reward"),
         VerifierSpec(
             id="vqa/repetition@vlm-r1",
+            timeout_s=SLOW,
             target=VLM_R1 + "repetition",
             low=-1.0,
             high=0.0,

@@ -14,13 +14,15 @@ from mmrl.api.verifiers.parse import MAX_LENGTH, first_tag_on_line
 FORM = 0.5
 """What the right form earns beside 1 for the right answer."""
 _CHOICES = "abcd"
+_ENDS = "<|im_end|>", "<\uff5cend\u2581of\u2581sentence\uff5c>", "<|endoftext|>"
+"""Tokens that end an answer; where their texts stand in one, they are left out."""
 _TAGS = "<think>", "</think>", "<answer>", "</answer>"
 
 
 def reward(case: Case) -> Score:
     """MM-Eureka's reward: 1 for the right answer, as in `accuracy`, and 0.5 for the form, as in `has_form`. An empty completion
     earns nothing."""
-    text = case.completion[:MAX_LENGTH].strip()
+    text = _read(case)
     parts = {"accuracy": accuracy(case), "format": FORM * has_form(text)}
     return Score(sum(parts.values()), parts=parts)
 
@@ -32,7 +34,7 @@ def accuracy(case: Case) -> float:
     Known exploits, as published: a truth that math-verify can't read makes every answer right. If the truth is a letter from A to
     D, an answer that holds it anywhere and none of the other three is right, such as "Maybe" for A.
     """
-    text = case.completion[:MAX_LENGTH].strip()
+    text = _read(case)
     if not text:
         return 0.0
     tagged = first_tag_on_line(text)
@@ -56,6 +58,13 @@ def has_form(text: str) -> bool:
     thought, closed, between = before.partition("<think>")[2].partition("</think>")
     answer, ended, _ = rest.partition("</answer>")
     return bool(thought and closed and not between.strip() and answer and ended)
+
+
+def _read(case: Case) -> str:
+    text = case.completion[:MAX_LENGTH]
+    for end in _ENDS:
+        text = text.replace(end, "")
+    return text.strip()
 
 
 def _equal(said: str, truth: list[object]) -> bool:

@@ -13,16 +13,19 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
+import json_repair
 import Levenshtein
 
 from mmrl import Case, Conversation
 from mmrl.api.verifiers import mathematics
-from mmrl.api.verifiers.parse import first_tag, first_tag_on_line, has_think_answer_format, last_tag
+from mmrl.api.verifiers.parse import first_tag, first_tag_on_line, has_think_answer_format, last_tag, literal
 
 WORDS = 6
 """Length of the word runs that `repetition` counts in prose."""
 LONGEST = 1024
 """Tokens at which `length` is lowest."""
+MAX_REPAIR = 2_048
+"""Largest number of characters for json_repair, about thirty boxes: it takes quadratic time, a second for the worst texts."""
 _LETTER = re.compile(r"(?<![A-Z])([A-Z])(?=[.,?!:;]|$)")
 _HINTS = tuple(
     word.upper()
@@ -115,10 +118,9 @@ def repetition(case: Case) -> float:
     """VLM-R1's repetition penalty: 0, or down to -1 for the share of boxes, or of runs of six words, that occurred before.
 
     Boxes are the objects with `bbox_2d` and `label` in the first ```json block, else the first ``` block, else the first list of
-    such; a list without any has nothing to repeat. All other text is prose.
+    such; a list without any has nothing to repeat. All other text is prose. A list that is no JSON is mended by json_repair, as
+    published; one of more than `MAX_REPAIR` characters is read as Python reads it, or else as prose.
     Known exploits, as published: one list of boxes hides any repetition around it, and fewer than six words are never too many.
-    JSON that doesn't parse is cut after its last complete object and gets double quotes; the published code uses the package
-    json_repair.
     """
     text = case.completion
     boxes = _boxes(text)
@@ -226,15 +228,14 @@ def _bare(text: str) -> str | None:
 
 
 def _loads(text: str) -> Any:
+    """A text as JSON, mended where it isn't, as published; None if it can't be."""
     try:
         return json.loads(text)
-    except (ValueError, RecursionError):
+    except json.JSONDecodeError:
         pass
-    start, end = text.find("["), text.rfind("}")
-    whole = text[start : end + 1] + "]" if 0 <= start < end else ""
-    for mended in (whole, whole.replace("'", '"')):
-        try:
-            return json.loads(mended)
-        except (ValueError, RecursionError):
-            continue
-    return None
+    except (ValueError, RecursionError):  # a number of thousands of digits; nested too deeply
+        return None
+    try:
+        return json.loads(json_repair.repair_json(text)) if len(text) <= MAX_REPAIR else literal(text)
+    except Exception:  # noqa: BLE001  the published rule: what can't be mended is prose
+        return None

@@ -59,6 +59,29 @@ def test_the_form_of_mm_eureka_equals_its_pattern_on_all_short_texts():
         assert mm_eureka.has_form(text) == bool(published.search(text)), text
 
 
+@pytest.mark.parametrize("end", ["<|im_end|>", "<\uff5cend\u2581of\u2581sentence\uff5c>", "<|endoftext|>"])
+def test_mm_eureka_reads_no_tokens_that_end_an_answer(end):
+    """As ModalMinds/MM-EUREKA @bccddd7 does in `get_response_from_query`, wherever they stand."""
+    assert value(mm_eureka.reward, f"<think>a</think><answer> 1{end}2 </answer>{end}", "12") == 1.5
+    assert value(mm_eureka.accuracy, f"\\boxed{{{end}50%}}", "50%") == 1
+    assert value(mm_eureka.reward, f" {end} ", "") == 0
+
+
+ANSWERED = [  # ran the released code at the commits of tests/support/golden_answers.py and golden_maye.py, with math-verify 0.9.0
+    ("r1-v", "<think>We have $A = 1000(1+0.05)^{10}$.</think><answer>\\boxed{1628.89}</answer>", "$1628.89$", 1.0),
+    ("eureka", "<think>There are $100!$ orders.</think><answer> $(1+0.05)^{10}$ </answer>", "(1+0.05)^{10}", 1.5),
+    ("rethinker", "Since $(a+b+c)^{4} = 81$ and $e^{-x^2/2} > 0$, the answer is $3$", "3", 1.0),
+    ("seed-letter", "With $x^{2^n}$ and $(x+y+z)^5$ we have 12. <answer>\\boxed{12}</answer>", "$12$", 1.0),
+    ("maye", "<think>So $2^{2^3}$ is 256</think> and (3)^4 makes \\boxed{81}", "\\boxed{81}", 2.0),
+]
+
+
+@pytest.mark.parametrize("name, text, truth, reward", ANSWERED)
+def test_formulas_before_the_answer_do_not_matter(name, text, truth, reward):
+    """They would take long, or hours, but math-verify doesn't read them."""
+    assert value({**VERIFIERS, "maye": maye_rewards.reward}[name], text, truth) == pytest.approx(reward)
+
+
 def test_the_form_of_vision_sr1_equals_its_pattern_on_all_short_texts():
     blanks = r"<description>.*?</description>\s*<think>.*?</think>\s*\\boxed\{.*?\}\s*$"
     published = re.compile(rf"^\s*{blanks}", re.DOTALL)
@@ -144,6 +167,14 @@ REPETITIONS = [
     ('```json\n[{"bbox_2d": [1, 2, 3, 4], "label": "a"}, {"bbox_2d": [1, 2, 3, 4], "label": "a"},]\n```', -0.5),
     ('```json\n[{"bbox_2d": [1, 2, 3, 4], "label": "a"}, {"bbox_2d": [1, 2, 3, 4], "label": "a"}, {"bbox_2d": [1, 2\n```', -0.5),
     ("```json\n[{'bbox_2d': [1, 2, 3, 4], 'label': 'a'}, {'bbox_2d': [1, 2, 3, 4], 'label': 'a'}]\n```", -0.5),
+    # what json_repair makes of lists that are no JSON
+    ("```\n[{'bbox_2d': [1, 2, 3, 4], 'label': \"it's\"}, {'bbox_2d': [1, 2, 3, 4], 'label': \"it's\"},]\n```", -0.5),
+    ('```json\n[{"bbox_2d": [1, 2, 3, 4], "label": "a"}\n{"bbox_2d": [1, 2, 3, 4], "label": "a"}]\n```', -0.5),
+    ('[{"bbox_2d": [1, 2, 3, 4,], "label": "a",}, {"bbox_2d": [1, 2, 3, 4], "label": a}]', -0.5),
+    ("```json\n[" + '{"bbox_2d": [1, 2, 3, 4], "label": "ab"}, ' * 2 + '{"bbox_2d": [1, 2, 3, 4], "label": "a\n```', -1 / 3),
+    ("```json\n[" + '{"bbox_2d": [1, 2, 3, 4], "label": "a"} ' * 300 + "\n```", -1 + 10 / 2097),  # too long: 2102 words
+    ("```json\n[" + "{'bbox_2d': [1, 2, 3, 4], 'label': \"it's\"}, " * 300 + "]\n```", -1 + 1 / 300),
+    ("```json\n[" + "{" * 100_000 + "\n```", 0),
     ('[{"bbox_2d": [1, 2, 3, 4], "label": "a"}, {"bbox_2d": [1, 2, 3, 4.0], "label": "a"}]', 0),
     ("```json\n[]\n``` " + "a " * 12, -0.6),  # 15 words: 10 runs, 4 of them different
     ("```json\n[1, 2]\n```", 0),

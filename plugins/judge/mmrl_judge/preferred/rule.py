@@ -36,8 +36,8 @@ Number = Annotated[int, Bounds(low=1, high=10_000_000)]
 @dataclass(kw_only=True)
 class PreferredOptions(EndpointOptions):
     goal: str = ""
-    """What the pictures are compared by. Empty: the episode's instruction, and then only pictures of one instruction are
-    compared."""
+    """What the pictures are compared by. Empty: the instruction of the call that led to them, and then only pictures of one
+    instruction are compared."""
     camera: str = ""
     """Name of a camera. Empty: the first one."""
     every: Number = 1
@@ -89,7 +89,7 @@ class Preferred(SamplingRule):
         self.max_tokens, self.encoder, self.endpoint = own.max_tokens, ChatEncoder(), judge_endpoint(own)
         self.ensemble: Ensemble | None = None
         self.seen: list[tuple[torch.Tensor, str]] = []
-        """Pictures uint8 [H, W, 3] and what their episodes were asked for, the newest last."""
+        """Pictures uint8 [H, W, 3] and what the calls that led to them were asked for, the newest last."""
         self.compared: list[tuple[torch.Tensor, torch.Tensor, int]] = []
         """Pairs and their labels, the newest last."""
         self.steps = self.asked = 0
@@ -109,7 +109,7 @@ class Preferred(SamplingRule):
         for group, own in zip(groups, shown, strict=True):
             for rollout, frames in zip(group.rollouts, own, strict=True):
                 if frames is not None:
-                    self.seen += [(frame, self.goal or _instruction(rollout)) for frame in frames]
+                    self.seen += zip(frames, self._goals(rollout), strict=True)
         self.seen = self.seen[-self.remembered :]
         self.figures = {}
         since = self.steps - self.after
@@ -131,6 +131,10 @@ class Preferred(SamplingRule):
         """uint8 [T, H, W, 3]: what each call of the policy led to; None of an episode that failed."""
         data = rollout.data if isinstance(rollout, Trajectory) else None
         return None if data is None else self._shown(data.images)[1:].cpu()
+
+    def _goals(self, rollout: Any) -> list[str]:
+        """What each call of the policy was asked for."""
+        return [self.goal or " ".join(text.split()) for text in rollout.data.told[:-1]]
 
     def _shown(self, images: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """uint8 [T, H, W, 3]: the pictures of the rule's camera."""
@@ -232,7 +236,3 @@ class Preferred(SamplingRule):
             rows = zip(tensors["first"], tensors["second"], tensors["labels"].tolist(), strict=True)
             self.compared = [(a, b, int(label)) for a, b, label in rows]
         self.steps, self.asked, self.revision = (int(n) for n in tensors["counts"])
-
-
-def _instruction(rollout: Any) -> str:
-    return " ".join(str(rollout.data.instruction).split())

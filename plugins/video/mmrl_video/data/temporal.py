@@ -156,6 +156,10 @@ class TemporalData(ClipData):
             raise NoGold("its annotators call different clips very good")
         return super().gold(prompt)
 
+    @property
+    def scored_by(self) -> str:
+        return next((verifier for option, verifier in SCORED_BY.items() if getattr(self, option)), "")
+
     def check_verifiers(self, verifiers: Collection[str]) -> None:
         for option, needed in SCORED_BY.items():
             if getattr(self, option) and needed not in verifiers:

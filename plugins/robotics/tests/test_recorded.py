@@ -1,0 +1,170 @@
+"""Recorded episodes with rewards: what is written is what is read, and a stage learns from them as from the expert that was
+recorded."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet as pq
+import pytest
+import torch
+from mmrl_robotics import record
+from mmrl_robotics.demos import Demos
+from safetensors.torch import load_file
+
+import runs
+from mmrl import UserError
+from mmrl.api.services import expert_episodes
+from mmrl.api.simulators.types import Demonstration
+from mmrl.api.types import Status
+from mmrl.config.load import parse_config
+from mmrl.policies.load import make_policy
+from mmrl.train.sampling.offline import recorded
+
+TABLE = {"dims": 4, "size": 40, "templates": 1, "max_steps": 10}
+PAID = {"stages": {"grasped": 0.1, "success": 1.0}}
+COUNT = 4
+STAGE = {"kind": "off-policy", "steps": 2, "updates": 2, "critics": 2, "batch_size": 16, "hidden": [16], "learning_rate": 1e-3}
+STAGE |= {"iql": {}, "offline_steps": 2, "offline_updates": 3, "offline_episodes": COUNT}
+SQUASHED = {"kind": "squashed", "model": "mlp", "options": {"dims": 4, "state": 8, "hidden": [16]}}
+
+
+@pytest.fixture(scope="module")
+def played() -> list[Demonstration]:
+    episodes = expert_episodes("robotics/pick", TABLE | PAID, COUNT, environments=2)
+    shown = [demonstration for demonstration, _ in episodes]
+    episodes.close()
+    return shown
+
+
+@pytest.fixture(scope="module")
+def folder(played: list[Demonstration], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("recorded") / "pick"
+    record.write(path, played, fps=5.0)
+    return path
+
+
+def config(runs_dir: Path, task: dict[str, Any], policy: Any = SQUASHED, **stage: Any) -> Any:
+    return parse_config(
+        {
+            "name": "recorded",
+            "runs_dir": str(runs_dir),
+            "policy": policy,
+            "tasks": [task],
+            "stages": [STAGE | stage],
+            "simulate": {"num_envs": 4},
+            "evaluate": {"num_prompts": 0},
+            "record": {"trackers": []},
+            "train": {"threads": 1},
+        }
+    )
+
+
+def demos(folder: Path, **options: Any) -> dict[str, Any]:
+    given = {"folder": str(folder), "simulator": "tabletop/table", "reward": "next.reward", "terminated": "next.done"}
+    return {"id": "robotics/demos", "options": {**given, **TABLE, **options}}
+
+
+def test_what_was_paid_is_written_and_read(folder: Path, played: list[Demonstration]) -> None:
+    found = list(Demos(folder=str(folder), reward="next.reward", terminated="next.done").recorded_episodes(99))
+    assert len(found) == COUNT and any(float(one.rewards_T.sum()) > 1 for one in played if one.rewards_T is not None)
+    for one, other in zip(found, played, strict=True):
+        assert one.rewards_T is not None and other.rewards_T is not None and torch.equal(one.rewards_T, other.rewards_T)
+        assert one.terminated is other.terminated is True and torch.equal(one.actions_MA, other.actions_MA)
+        assert one.state is not None and other.state is not None and torch.equal(one.state, other.state)
+        assert all(torch.equal(one.images[camera], other.images[camera]) for camera in other.images)
+    kinds = json.loads((folder / "meta" / "info.json").read_text())["features"]
+    assert (kinds["next.reward"]["dtype"], kinds["next.done"]["dtype"]) == ("float32", "bool")
+
+
+def test_success_pays_each_episode_s_last_action(folder: Path) -> None:
+    for shown in Demos(folder=str(folder), reward="success").recorded_episodes(2):
+        assert shown.rewards_T is not None and shown.terminated
+        assert shown.rewards_T.tolist() == [0.0] * (len(shown.actions_MA) - 1) + [1.0]
+
+
+def test_episodes_that_nobody_paid_have_no_rewards(tmp_path: Path) -> None:
+    episodes = expert_episodes("robotics/pick", TABLE | {"reward": "none"}, 1)
+    (shown, _) = next(iter(episodes))
+    episodes.close()
+    assert shown.rewards_T is None
+    record.write(tmp_path / "none", [shown], fps=5.0)
+    assert "next.reward" not in json.loads((tmp_path / "none" / "meta" / "info.json").read_text())["features"]
+
+
+@pytest.mark.parametrize("way", [{}, {"iql": None, "improve": {"candidates": 4, "keep": 2, "steps": 1}}], ids=["iql", "pa-rl"])
+def test_a_stage_learns_from_them_as_from_the_expert(tmp_path: Path, folder: Path, way: dict[str, Any]) -> None:
+    """Of the same episodes, in the same order: all weights are equal."""
+    of_expert = {"id": "robotics/pick", "options": TABLE | PAID}
+    found = []
+    for name, task, offline in (("expert", of_expert, "expert"), ("recorded", demos(folder), "recorded")):
+        path = runs.run(config(tmp_path / name, task, offline=offline, **way)).path
+        found.append(load_file(sorted((path / "checkpoints").glob("step-*"))[-1] / "learner.safetensors"))
+    assert found[0].keys() == found[1].keys()
+    assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
+
+
+def test_a_policy_that_sees_learns_from_their_pictures(tmp_path: Path, folder: Path) -> None:
+    policy = {"kind": "robotics/small", "model": "cnn", "options": {"dims": 4, "hidden": [8], "size": 40}}
+    way = {"iql": None, "improve": {"candidates": 4, "keep": 2, "steps": 1, "expectile": 0.7, "batch_size": 8}}
+    for steps in ({"offline_steps": 2}, {"offline_steps": 1, "steps": 2, "prompts_per_step": 2}):
+        where = tmp_path / str(steps["offline_steps"])
+        path = runs.run(config(where, demos(folder), policy, offline="recorded", **way, **steps)).path
+        assert all(row["metrics"]["off_policy/offline"] > COUNT for row in runs.rows(path) if "metrics" in row)
+
+
+def test_the_last_action_of_an_episode_that_was_cut_off_is_left_out(folder: Path, played: list[Demonstration]) -> None:
+    policy, task = (
+        make_policy(config(folder, demos(folder), offline="recorded").policy),
+        Demos(folder=str(folder), reward="next.reward"),
+    )
+    whole, ended = recorded("t", task, played[0], policy)  # type: ignore[arg-type]
+    cut, how = recorded("t", task, replace(played[0], terminated=False), policy)  # type: ignore[arg-type]
+    count = len(played[0].actions_MA)
+    assert (len(whole.choices), ended) == (count, Status.FINISHED) and (len(cut.choices), how.is_truncated) == (count - 1, True)
+    assert cut.state is not None and played[0].state is not None and torch.equal(cut.state, played[0].state)
+    assert whole.state is not None and torch.equal(whole.state[-1], whole.state[-2]), "what followed is unknown"
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "no reward": (
+        {"reward": "", "terminated": ""},
+        r"option reward: .* is told where: set reward to its key, such as next\.reward",
+    ),
+    "another key": ({"reward": "next.success"}, "reward = 'next.success' is not a key of the data set .*: it has .*next.reward"),
+    "an end of nothing": ({"reward": "success"}, "terminated = 'next.done' goes with a reward of the data set"),
+    "metres": ({"units": "physical"}, r'option units: a memory holds actions in \[-1, 1\], .*: use "simulator"'),
+    "a row of numbers": ({"reward": "action"}, "action of frame 0 has 4 numbers, and meta/info.json says 1"),
+    "fewer numbers": ({"dims": 7}, r"have actions of 4 numbers, and policy\.options\.dims = 7: make them equal"),
+}
+
+
+@pytest.mark.parametrize("why", REFUSED)
+def test_data_that_can_not_be_learned_from_are_refused(tmp_path: Path, folder: Path, why: str) -> None:
+    options, told = REFUSED[why]
+    policy = SQUASHED | {"options": SQUASHED["options"] | ({"dims": 7} if "dims" in options else {})}  # type: ignore[operator]
+    with pytest.raises(UserError, match=told) as caught:
+        runs.run(config(tmp_path, demos(folder, **options), policy, offline="recorded"))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_task_without_data_of_its_own_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r'stages\.0\.offline = "recorded": task .* has no recorded episodes: use robotics/demos'):
+        runs.run(config(tmp_path, {"id": "robotics/pick", "options": TABLE | PAID}, offline="recorded"))
+
+
+def test_a_reward_that_is_not_finite_is_named(tmp_path: Path, folder: Path) -> None:
+    shutil.copytree(folder, tmp_path / "broken")
+    path = tmp_path / "broken" / "data" / "chunk-000" / "file-000.parquet"
+    table = pq.read_table(path)
+    rows = table.column("next.reward").to_pylist()
+    rows[3] = [float("nan")] if isinstance(rows[3], list) else float("nan")
+    at = table.column_names.index("next.reward")
+    pq.write_table(table.set_column(at, table.schema.field(at), pyarrow.array(rows, table.schema.field(at).type)), path)
+    with pytest.raises(UserError, match=r"next\.reward of frame 3 is .*nan.*: it must be finite numbers"):
+        runs.run(config(tmp_path, demos(tmp_path / "broken"), offline="recorded"))
