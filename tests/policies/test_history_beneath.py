@@ -119,3 +119,14 @@ def test_an_episode_has_what_was_seen_at_each_call_and_at_its_end(kind: str, mon
             torch.testing.assert_close(features[:, : wide + STATE], again, atol=1e-5, rtol=1e-5)
             assert torch.equal(features[:, wide : wide + STATE], track.state[:, STATE:])
     assert bool(within) == (policy.chunk > 1), "the last step is the last call, or within it"
+
+
+@pytest.mark.parametrize("residual", [0.0, 0.5])
+def test_features_begin_with_the_base_s_hidden_states(residual: float) -> None:
+    options = {"base": base_of("squashed"), "state": STATE, "hidden": [8], "dims": DIMS, "residual": residual}
+    policy: Any = make_policy(PolicyConfig(kind="squashed", model="mlp", options=options), device="cpu", seed=1)
+    state = torch.randn(N, STATE * policy.state_moments)
+    seen = Observation(images={}, state=state, instructions=[""] * N)
+    features, wide = policy.remembered(seen), policy.base.width
+    assert torch.allclose(features[:, :wide], policy.base.states_of(seen)) and features[:, :wide].abs().max() > 0
+    assert torch.equal(features[:, wide : wide + STATE], state[:, -STATE:]) and features.shape[1] == policy.width

@@ -1,6 +1,7 @@
 """What a plan says of vision-language-action models, against their weights and the bytes that torch holds on a CPU."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from mmrl.config.load import parse_config
 from mmrl.config.sections import LoraConfig, PolicyConfig, RlStage
 from mmrl.policies.acting.vla import VLA
 from mmrl.policies.batches import ActionMicroBatch
+from mmrl.train.plan import predict
 from mmrl.train.plan.acting import slots, vla_sizes, vla_workload
 from mmrl.train.plan.kept import activations
 from mmrl.train.plan.machines import GPUS
@@ -169,3 +171,42 @@ def test_tokens_that_are_decoded_one_after_the_other_take_a_pass_each(decoding, 
     read = 6 * (clock.text(8, 1, work.prompt_tokens).products) + clock.text(8, work.prompt_tokens).products
     once = clock.text(8, work.prompt_tokens + 7).products
     assert found.products == pytest.approx((read if decoded else once) + seen.products) and read > 1.3 * once
+
+
+def acting_run(policy):
+    tasks = [{"id": "tabletop/table", "options": {"max_steps": 4}}]
+    stage = {"kind": "rl", "steps": 1, "prompts_per_step": 4, "group_size": 2, "ratio": "chunk", "credit": "chunk"}
+    return parse_config({"name": "acts", "policy": policy, "tasks": tasks, "stages": [stage], "simulate": {"num_envs": 4}})
+
+
+def test_tokens_that_a_graph_replays_are_started_by_none():
+    """What the GPU computes stays, and the prompt's pass is started as before."""
+    work, _ = stage_of("rl", of={"dims": 7, "chunk": 1, "decoding": "one-by-one"})
+    clock = CostModel(shapes_of(PUBLISHED["Qwen/Qwen2.5-VL-7B"], ""), GPUS["h200"], "bfloat16")
+    plain, by_graphs = clock.call(8, work), clock.call(8, work, graphs=True)
+    token = clock.text(8, 1, work.prompt_tokens)
+    assert plain.starting - by_graphs.starting == pytest.approx(6 * token.starting) and by_graphs.starting > 0
+    assert replace(plain, starting=0.0) == replace(by_graphs, starting=0.0)
+
+
+@pytest.mark.parametrize("kind", ["pi0", "diffusion"])
+def test_the_steps_of_a_flow_that_a_graph_replays_are_started_by_none(kind):
+    options = {"dims": 4, "chunk": 2, "state": 8, "steps": 2}
+    model = {"pi0": "tiny:pi0:hidden=32,layers=1,chunk=3", "diffusion": "tiny:diffusion:width=8,horizon=4,times=2"}[kind]
+    config = acting_run({"kind": kind, "model": model, "options": options})
+    seconds = {}
+    for graphs in (False, True):
+        own = config.model_copy(update={"generate": config.generate.model_copy(update={"cuda_graphs": graphs})})
+        machine = replace(GPUS["h200"], launch=1.0, flops=1e30, flops32=1e30, bandwidth=1e30)
+        (part,) = [part for part in predict(own, machine, online=False).stages[0].seconds if part.name == "act"]
+        seconds[graphs] = part.seconds
+    assert 0 < seconds[True] < 0.8 * seconds[False]
+
+
+def test_a_graph_s_copies_of_keys_and_values_are_in_memory():
+    base = acting_run({"kind": "vla", "model": "Qwen/Qwen2.5-VL-7B", "options": {"dims": 7, "decoding": "one-by-one"}})
+    own = base.model_copy(update={"generate": base.generate.model_copy(update={"cuda_graphs": True})})
+    parts = {part.name: part.bytes for part in predict(own, GPUS["h200"], online=False).stages[0].parts}
+    assert "graphs" not in {part.name for part in predict(base, GPUS["h200"], online=False).stages[0].parts}
+    layers, width = 28, 4 * 128  # keys, and values
+    assert parts["graphs"] % (2 * 2 * layers * width) == 0 and parts["graphs"] > 0

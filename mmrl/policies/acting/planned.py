@@ -52,6 +52,8 @@ class Planned:
     computed: PolicyConfig | None = None
     """A frozen vision-language-action model beneath it, with all its options. What it takes, `mmrl plan` computes from sizes:
     nothing else here has any of it."""
+    look: Callable[[int, int], Any] | None = None
+    """(rows, text): the passes of `act` before what `ActingPolicy.replayed` runs; None where it runs nothing."""
     noise_shape: tuple[int, int] | None = None
     """See `ActingPolicy.noise_shape`."""
     reads_text: bool | None = None
@@ -101,6 +103,7 @@ def planned_flow(
         tokens=lambda text, demonstrated: prefix(text) + state + (max(moments, PLACES) if demonstrated else moments) * each,
         act=act,
         learn=learn,
+        look=read,
         noise_shape=(ahead, numbers),
         **others,
     )

@@ -51,5 +51,6 @@ def planned_diffusion(kind: Any, config: PolicyConfig) -> Planned:
         tokens=lambda text, demonstrated: max(tuned, PLACES if demonstrated else 1) * ahead,
         act=act,
         noise_shape=(ahead, said.numbers(ACTION)),
+        look=lambda rows, text: look(rows),
         learn=lambda rows, text, demonstrated: predicted(look(rows), PLACES if demonstrated else tuned),
     )

@@ -67,6 +67,14 @@ class Passes:
             return first if step is None else first.then(trace(lambda: step(rows, text)), more)
 
     @functools.cache  # noqa: B019
+    def look(self, rows: int, text: int) -> Pass | None:
+        """The part of `act` whose kernels no CUDA graph starts; None where there are no graphs."""
+        if (look := self.planned.look) is None:
+            return None
+        with plugin_errors(self.what):
+            return trace(lambda: look(rows, text))
+
+    @functools.cache  # noqa: B019
     def learn(self, rows: int, text: int, demonstrated: bool, frozen: frozenset[str], again: bool) -> tuple[Pass, Pass]:
         """(forwards, backwards). frozen: names of weights that aren't trained. again: with gradient checkpointing."""
         from mmrl.policies.gradient_checkpointing import gradient_checkpointing
@@ -179,18 +187,21 @@ class PassesCost(CostModel):
         cost = once.times(found.updates * found.calls) + both.times(found.calls)
         return [Seconds(name="update: critics", seconds=cost.seconds(self.machine), limit=cost.limit, flops=cost.flops)]
 
-    def call(self, rows: int, work: Workload) -> Cost:
+    def call(self, rows: int, work: Workload, graphs: bool = False) -> Cost:
         found = passes_of(self.config.policy)
         own = self._cost(found.act(rows, self.sizes.text))
+        if graphs and (look := found.look(rows, self.sizes.text)):
+            own = replace(own, starting=self._cost(look).starting)
         if found.beneath is None:
             return own
-        return own + found.beneath.cost(rows, self.sizes, self.machine)
+        return own + found.beneath.cost(rows, self.sizes, self.machine, graphs)
 
     def forward(self, micro: Micro, picture: int) -> Cost:
         return self._cost(_learned(self.config, self.stage, micro.rows, self.sizes)[0])
 
     def backward(self, micro: Micro, picture: int, weights: Trained, checkpointing: bool) -> Cost:
-        return self._cost(_learned(self.config, self.stage, micro.rows, self.sizes)[1])
+        found = self._cost(_learned(self.config, self.stage, micro.rows, self.sizes)[1])
+        return found if checkpointing else replace(found, starting=self.machine.behind * found.starting)
 
     def optimiser(self, weights: Trained, passes: int, split: int) -> Cost:
         tensors = len(passes_of(self.config.policy).named)

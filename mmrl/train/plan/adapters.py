@@ -64,21 +64,22 @@ class Adapters:
 
     def backward(self, part: str, tokens: int) -> Cost:
         """What the gradients of inputs and of adapters take."""
-        found, r, b = Cost(), self.rank, self.b
+        found, r, b, behind = Cost(), self.rank, self.b, self.machine.behind
         for i, o, count in self.parts[part]:
             if self._split(i, tokens):
                 moved = tokens * (6 * i + 62 * r) + r * (36 * i + 38 * o)
-                one = self._cost([(2 * r * o, 2 * o)] * 2 + [(2 * r * i, 2 * i), (3 * r * i, 2 * i)], moved, 20, tokens)
+                one = self._cost([(2 * r * o, 2 * o)] * 2 + [(2 * r * i, 2 * i), (3 * r * i, 2 * i)], moved, 20 * behind, tokens)
             else:
                 moved = tokens * (12 * i if b == FULL else 18 * i + 6 * o)
-                one = self._cost([(r * o, FULL * o)] * 2 + [(r * i, FULL * i)] * 2, moved, 5 if b == FULL else 8, tokens)
+                started = (5 if b == FULL else 8) * behind
+                one = self._cost([(r * o, FULL * o)] * 2 + [(r * i, FULL * i)] * 2, moved, started, tokens)
             found += (one + Cost(flops=4.0 * tokens * r * (i + o))).times(count)
         return found
 
     def _split(self, width: int, tokens: int) -> bool:
         return self.splits and tokens * width >= MANY
 
-    def _cost(self, products: list[tuple[int, int]], moved: float, operations: int, tokens: int) -> Cost:
+    def _cost(self, products: list[tuple[int, int]], moved: float, operations: float, tokens: int) -> Cost:
         """products: multiplications and bytes of a token, of each."""
         return Cost(
             products=sum(max(2.0 * tokens * m / self.rate, tokens * size / self.stream) for m, size in products),

@@ -39,11 +39,11 @@ class Beneath:
         """Of a picture as it sees it. given: as a camera gives it, 0 if that isn't known."""
         return min(int(self.policy.options.get("size") or 0) ** 2 or given or SIDE**2, self.found.most_pixels)
 
-    def cost(self, rows: int, sizes: Sizes, machine: Machine) -> Cost:
+    def cost(self, rows: int, sizes: Sizes, machine: Machine, graphs: bool = False) -> Cost:
         clock = CostModel(self.found.shapes.seeing(sizes.pixels), machine, self.policy.dtype, self.policy.attn_implementation)
         call = self._call(sizes)
         seen = clock.tower(rows * self.pictures * call.picture, call.picture)
-        return seen + clock.answered(rows, call.prompt, call.behind, call.alone)
+        return seen + clock.answered(rows, call.prompt, call.behind, call.alone, graphs)
 
     def memory(self, rows: int, sizes: Sizes) -> int:
         """Bytes of its activations."""

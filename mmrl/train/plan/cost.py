@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mmrl.train.plan.machines import Machine
 
@@ -38,6 +38,11 @@ class Cost:
             starting=n * self.starting,
             flops=n * self.flops,
         )
+
+    @property
+    def replayed(self) -> Cost:
+        """By a CUDA graph, which Python starts once."""
+        return replace(self, starting=0.0)
 
     def seconds(self, machine: Machine) -> float:
         computing = self.products + self.attention + self.streaming

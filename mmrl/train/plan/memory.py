@@ -313,8 +313,13 @@ def acting(shapes: Shapes, config: RunConfig, work: Workload) -> list[Part]:
     """What a policy that acts needs for a call in all environments of a lane, on top of the `resident` parts."""
     rows = -(-config.simulate.num_envs // config.simulate.lanes)
     length = work.prompt_tokens + work.completion
-    size = called(shapes, config.policy.bytes_per_weight, rows, length, work.patches)
-    return [Part(name="calls", bytes=size, phases=("generate",), because=f"{rows:,} environments x {length:,} tokens at once")]
+    b = config.policy.bytes_per_weight
+    size, said = called(shapes, b, rows, length, work.patches), f"{rows:,} environments x {length:,} tokens"
+    found = [Part(name="calls", bytes=size, phases=("generate",), because=f"{said} at once")]
+    if config.generate.cuda_graphs and work.decoded:  # what was read is copied, and a graph has a cache that grows
+        held = rows * (work.prompt_tokens + length) * cache_token(shapes, b)
+        found.append(Part(name="graphs", bytes=held, because=f"keys and values of {said}, twice"))
+    return found
 
 
 def called(shapes: Shapes, b: int, rows: int, length: int, patches: int) -> int:

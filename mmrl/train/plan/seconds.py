@@ -211,13 +211,12 @@ class CostModel:
             found += replace(self.states(replace(micro, patches=seen), picture), flops=0.0)
         return found
 
-    @staticmethod
-    def _gradients(forward: Cost, share: float) -> Cost:  # of inputs, and of this share of the weights
+    def _gradients(self, forward: Cost, share: float) -> Cost:  # of inputs, and of this share of the weights
         return Cost(
             products=(1.0 + share) * forward.products,
             attention=2.5 * forward.attention,
             streaming=2.0 * forward.streaming,
-            starting=BACKWARD * forward.starting,
+            starting=BACKWARD * self.machine.behind * forward.starting,
             flops=(1.0 + share) * forward.flops,
         )
 
@@ -235,17 +234,18 @@ class CostModel:
         """Of a stage whose critics take time that counts."""
         return []
 
-    def call(self, rows: int, work: Workload) -> Cost:
-        """The passes of calls of a policy that acts."""
+    def call(self, rows: int, work: Workload, graphs: bool = False) -> Cost:
+        """The passes of calls of a policy that acts. graphs: what follows a look is replayed."""
         seen = self.tower(rows * work.patches, work.picture_patches)
-        return seen + self.answered(rows, work.prompt_tokens, work.completion, work.decoded)
+        return seen + self.answered(rows, work.prompt_tokens, work.completion, work.decoded, graphs)
 
-    def answered(self, rows: int, prompt: int, behind: int, decoded: bool) -> Cost:
+    def answered(self, rows: int, prompt: int, behind: int, decoded: bool, graphs: bool = False) -> Cost:
         """The language model's passes of calls: one, or one for each token behind the prompt, the first of which follows from the
-        prompt's."""
+        prompt's. graphs: the others are replayed."""
         if not decoded:
             return self.text(rows, prompt + behind)
-        return self.text(rows, prompt) + self.text(rows, 1, prompt + behind // 2).times(behind - 1)
+        others = self.text(rows, 1, prompt + behind // 2).times(behind - 1)
+        return self.text(rows, prompt) + (others.replayed if graphs else others)
 
     def offload(self, train: TrainConfig, stage: Stage, work: Workload, weights: Trained) -> Cost:
         """Copies to the host and back, which computing waits for."""
@@ -280,11 +280,10 @@ def sampling_seconds(config: RunConfig, work: Workload, clock: CostModel, rounds
         token = clock.text(rows, 1, work.prompt_tokens + steps // 2) + clock.head(rows)
         decode += token.times(batches * steps)
     spread = config.compute.tensor_parallel if vllm else 1
-    graphs = vllm and machine.kind == "gpu"  # vLLM replays CUDA graphs, which Python starts once
     found = []
     for name, cost in (("generate: prefill", prefill), ("generate: decode", decode)):
-        if graphs:
-            cost = Cost(products=cost.products, attention=cost.attention, streaming=cost.streaming, flops=cost.flops)
+        if machine.kind == "gpu" and (vllm or (config.generate.cuda_graphs and cost is decode)):  # vLLM has graphs of its own
+            cost = cost.replayed
         found.append(
             Seconds(name=name, seconds=cost.seconds(machine) / spread, limit=_limit(cost, machine, name), flops=cost.flops)
         )
@@ -297,7 +296,8 @@ def acting_seconds(config: RunConfig, work: Workload, clock: CostModel, rounds: 
         return []
     rows = -(-config.simulate.num_envs // config.simulate.lanes)
     episodes = sum(n * size for n, size in rounds)
-    cost = clock.call(rows, work).times(work.passes * math.ceil(episodes * work.calls / rows))
+    graphs = config.generate.cuda_graphs and clock.machine.kind == "gpu"
+    cost = clock.call(rows, work, graphs).times(work.passes * math.ceil(episodes * work.calls / rows))
     return [Seconds(name="act", seconds=cost.seconds(clock.machine), limit=cost.limit, flops=cost.flops)]
 
 
