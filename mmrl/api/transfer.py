@@ -4,7 +4,7 @@ is waited for, and so is each copy to the host."""
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from functools import lru_cache
+from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -56,11 +56,11 @@ def upload_one(tensor: torch.Tensor, device: torch.device | str) -> torch.Tensor
 
 def constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """Numbers that never change, on a device: a tensor [len(values)] that is made once, since the host waits whenever one is. All
-    callers get the same tensor, so nobody may write to it."""
+    callers get the same tensor, so nobody may write to it. It stays for good: a captured graph reads it where it lies."""
     return _constant(values, dtype, device, stream_of(device))
 
 
-@lru_cache(maxsize=256)
+@cache
 def _constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device, stream: int) -> torch.Tensor:
     import torch
 

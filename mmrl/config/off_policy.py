@@ -157,7 +157,7 @@ class OffPolicyStage(Training):
     offline: str = ""
     """What is learned from besides: the memory of another run, such as `runs/NAME/checkpoints/step-.../memory.safetensors`; or
     `expert`: episodes of the simulator's own expert; or `recorded`: those of a task's data, such as `robotics/demos` with its
-    option `reward`. Empty: nothing."""
+    option `paid`. Empty: nothing."""
     offline_episodes: Positive = 100
     """Number of episodes, with `offline = "expert"` or `"recorded"`; of those that were recorded at most."""
     offline_share: Share = 0.5

@@ -138,6 +138,10 @@ def add_adapters(model: Any, config: LoraConfig, seed: int, device: torch.device
     cast_adapter_dtype(model, "default")
     linear: Any = peft.tuners.lora.Linear
     for _, layer in _layers(model):
+        hooks = layer.get_base_layer()._forward_hooks
+        for hook in hooks.values():  # they change what the layer gives, adapter and all
+            layer.register_forward_hook(hook)
+        hooks.clear()
         if type(layer) is linear and not config.use_dora:
             layer.forward = partial(_forward, layer)
         for dora in _dora_of(layer):  # by peft they are rounded as the weights are, and the model would not be itself

@@ -14,7 +14,7 @@ from mmrl.api.episodes import Conversation
 from mmrl.api.errors import UserError
 from mmrl.api.sampling import Continued
 from mmrl.api.types import Status, Turn
-from mmrl.policies.vlm.chat_templates import CLOSE, OPEN
+from mmrl.policies.vlm.chat_templates import CLOSE, OPEN, without_opening
 from mmrl.policies.vlm.routes import Routes
 from mmrl.rollout.generate.exchange import Stretch
 from mmrl.rollout.generate.sampling import Completion, Generator, SamplingParams
@@ -45,9 +45,12 @@ def answer_text(policy: BeginningPolicy, ids: Sequence[int]) -> str:
     return f"{policy.opening}{policy.decode(ids)}"
 
 
-def demonstrated(policy: BeginningPolicy, text: str) -> Completion:
-    """A given answer as a completion. Raises UserError for one that doesn't close the thinking that the chat template opens."""
+def demonstrated(policy: BeginningPolicy, text: str, learned: bool = True) -> Completion:
+    """A given answer as a completion. Where the chat template opens the thinking and the answer doesn't close it, it is refused
+    with a UserError if it is to be learned, and otherwise stands behind thinking that ends at once."""
     if policy.opening and CLOSE not in text:
+        if not learned:
+            return _told(policy, f"{CLOSE}\n\n{text}")
         raise UserError(
             f"the model's chat template begins each answer with {OPEN}, and the given answer {text!r:.60} has no {CLOSE}: set "
             "policy.chat_template_kwargs = {enable_thinking = false} if the template reads it, or write thinking into the answers"
@@ -71,11 +74,14 @@ def go_on(
     rollouts, which fix their random draws. endings: for each rollout what comes in the place of what would be sampled, if not
     None. max_context: tokens of a prompt and its answer at most, 0 for any number. Raises UserError for a begun answer that fills
     it."""
-    own = [text.removeprefix(policy.opening) for text in begun]
+    own = ["" if policy.opening.startswith(text) else without_opening(text, policy.opening) for text in begun]
     starts = [_beginning(policy, r.turns[0], text) for r, text in zip(rollouts, own, strict=True)]
     rooms = [max(sampling.max_tokens - len(turn.token_ids), 0) if most is None else most for turn, _ in starts]
     given, numbers = endings or [None] * len(rollouts), numbers or range(len(rollouts))
-    samples = [Completion(token_ids=(), logprobs=(), finished=False) if text is None else _told(policy, text) for text in given]
+    samples = [
+        Completion(token_ids=(), logprobs=(), finished=False) if text is None else _told(policy, text, behind=True)
+        for text in given
+    ]
     asked = [n for n, room in enumerate(rooms) if room and given[n] is None]
     for n in asked if max_context else ():
         rooms[n] = min(rooms[n], _left(rollouts[n], starts[n][0], max_context))
@@ -102,7 +108,7 @@ def _beginning(policy: BeginningPolicy, turn: Turn, text: str) -> tuple[Turn, in
     """(the turn with which an answer begins, how many of its tokens were sampled; the others are given)."""
     kept = num_kept(policy.decode, turn.token_ids, text)
     first = turn.token_ids[:kept]
-    words = policy.encode_completion(text[len(policy.decode(first)) :])[:-1]  # without the end token
+    words = _encoded(policy, text[len(policy.decode(first)) :])[:-1]  # without the end token
     if words and policy.decode((*first, *words[1:])) == text:  # a tokenizer that begins every text with a blank
         words = words[1:]
     ids, logprobs = (*first, *words), (*turn.logprobs[:kept], *[math.nan] * len(words))
@@ -121,9 +127,14 @@ def _left(rollout: Conversation, begun: Turn, max_context: int) -> int:
     return max_context - prompt - answer
 
 
-def _told(policy: BeginningPolicy, text: str) -> Completion:
-    """A text that was not sampled, as a completion."""
-    ids = tuple(policy.encode_completion(text))
+def _encoded(policy: BeginningPolicy, text: str) -> Sequence[int]:
+    """The ids of a text that stands behind what the chat template has written, and so keeps a `<think>` of its own."""
+    return policy.encode_completion(f"{policy.opening}{text}")
+
+
+def _told(policy: BeginningPolicy, text: str, behind: bool = False) -> Completion:
+    """A text that was not sampled, as a completion. behind: it stands behind what the chat template has written."""
+    ids = tuple(_encoded(policy, text) if behind else policy.encode_completion(text))
     return Completion(token_ids=ids, logprobs=(math.nan,) * len(ids), finished=True)
 
 

@@ -81,6 +81,10 @@ class Collector(Protocol):
         """Demonstrations, which are not sampled: episodes of these completions, or an expert's."""
         ...
 
+    def try_answers(self, prompts: Sequence[Prompt], inputs: Sequence[Any], completions: Sequence[str]) -> list[Rollout]:
+        """As `demonstrate`, for completions that are scored and needn't be what a policy should learn to write."""
+        return self.demonstrate(prompts, inputs, completions)
+
     def go_on(
         self,
         rollouts: Sequence[Conversation],

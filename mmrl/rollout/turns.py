@@ -347,22 +347,27 @@ class ConversationCollector:
                 episode.add_turn(sample, answer_text(self.policy, sample.token_ids), version)
             episodes = [e for e in episodes if not e.lost]
 
-    def demonstrate(self, prompts: Sequence[Prompt], inputs: Sequence[Any], completions: Sequence[str]) -> list[Conversation]:
+    def demonstrate(
+        self, prompts: Sequence[Prompt], inputs: Sequence[Any], completions: Sequence[str], learned: bool = True
+    ) -> list[Conversation]:
         """Rollouts that begin with a given completion each, and go on with their environments' `gold_turn`, if they have one.
-        They are not sampled, so their logprobs are NaN."""
+        They are not sampled, so their logprobs are NaN. learned: see `mmrl.rollout.begun.demonstrated`."""
         rollouts = [
-            self._rollout(p, i, demonstrated(self.policy, text), n, 0)
+            self._rollout(p, i, demonstrated(self.policy, text, learned), n, 0)
             for n, (p, i, text) in enumerate(zip(prompts, inputs, completions, strict=True))
         ]
         with contextlib.ExitStack() as opened:
             environments = [self._make_environment(prompt, opened) for prompt in prompts]
             both = zip(rollouts, environments, strict=True)
             demonstrations = [OngoingConversation(r, *w) for r, w in both if w is not None and hasattr(w[0], "gold_turn")]
-            self._continue_demonstrations(demonstrations)
+            self._continue_demonstrations(demonstrations, learned)
         for episode in demonstrations:
             self._warn_if_lost(episode.rollout.prompt.task, episode.lost)
         ended = {id(e.rollout): e.ended() for e in demonstrations}
         return [ended.get(id(r), r) for r in rollouts]
+
+    def try_answers(self, prompts: Sequence[Prompt], inputs: Sequence[Any], completions: Sequence[str]) -> list[Conversation]:
+        return self.demonstrate(prompts, inputs, completions, learned=False)
 
     def go_on(
         self, rollouts: Sequence[Conversation], begun: Sequence[str], sampling: SamplingParams, **options: Any
@@ -370,7 +375,7 @@ class ConversationCollector:
         """See `mmrl.rollout.begun.go_on`."""
         return go_on(self.policy, self.generator, rollouts, begun, sampling, max_context=self.max_context, **options)
 
-    def _continue_demonstrations(self, episodes: Sequence[OngoingConversation]) -> None:
+    def _continue_demonstrations(self, episodes: Sequence[OngoingConversation], learned: bool) -> None:
         """Step the environments of demonstrations, with their gold turns, until each episode is over."""
         for number in range(1, self.max_turns + 1):
             last = number == self.max_turns
@@ -381,11 +386,12 @@ class ConversationCollector:
                 text = None if last else episode.gold()
                 if episode.lost:
                     continue
-                full = len(episode.inputs.ids) + len(self.policy.encode_completion(text or "")) > self.max_context
-                if text is None or full:
+                given = None if text is None else demonstrated(self.policy, text, learned)
+                full = len(episode.inputs.ids) + (len(given.token_ids) if given else 1) > self.max_context
+                if given is None or full:
                     episode.cut_off(0, Status.TRUNCATED_LENGTH if full else Status.TRUNCATED_TURNS)
                 else:
-                    episode.add_turn(demonstrated(self.policy, text), text, 0)
+                    episode.add_turn(given, answer_text(self.policy, given.token_ids), 0)
             episodes = [e for e in episodes if not e.status.is_truncated and not e.lost]
 
     def _rollout(self, prompt: Prompt, inputs: Any, sample: Completion, group: int, version: int) -> Conversation:

@@ -206,11 +206,13 @@ def parts_can_be_named(subject: PolicySubject) -> str:
 
 
 def adapters_can_be_trained(subject: PolicySubject) -> str:
-    """Low-rank adapters of each part that has linear layers get a gradient, and change nothing before it is applied."""
-    from mmrl.policies.lora import is_adapter, target_modules
+    """Low-rank adapters of each part that has linear layers get a gradient, and change nothing before it is applied. Layers that
+    make ids of pictures or sounds don't count."""
+    from mmrl.policies.lora import is_adapter, makes_ids, target_modules
 
     layers = {part: target_modules(subject.policy.model, [part]) for part in _parts(subject.policy)}
-    there, without = [part for part in layers if layers[part]], [part for part in layers if not layers[part]]
+    there = [part for part, names in layers.items() if not all(map(makes_ids, names))]
+    without = [part for part in layers if part not in there]
     plain = _update(subject.policy, _rollouts(subject.policy, [_prompt(subject.policy, 1, 1)]), shared=True)[0]
     adapted = subject.policy.clone()
     adapted.lora = LoraConfig(rank=2, target_modules=there)
@@ -223,7 +225,7 @@ def adapters_can_be_trained(subject: PolicySubject) -> str:
     if not gradient.any() or not all(is_adapter(name) for name, _ in adapted.parameters()):
         raise CheckFailed("the adapters get no gradient")
     note = f"adapters in {', '.join(there)}"
-    return f"{note}; no linear layer in {', '.join(without)}" if without else note
+    return f"{note}; no linear layer with a gradient in {', '.join(without)}" if without else note
 
 
 def a_saved_model_is_the_same(subject: PolicySubject) -> None:

@@ -312,7 +312,9 @@ def load_teacher(setup: Setup, number: int, policy: Policy) -> Policy | None:
     config, stage = setup.config, setup.config.stages[number]
     if not (name := teacher_of(stage)):
         return None
-    other = config.policy.model_copy(update={"model": name, "lora": None})
+    # it reads the student's tokens, and no prompts of its own
+    whose: dict[str, object] = {"model": name, "lora": None, "chat_template_kwargs": {}, "shown_tokens": []}
+    other = config.policy.model_copy(update=whose)
     seed = derive(
         config.seed, "teacher" if config.smoke else "weights"
     )  # a tiny teacher like the tiny student would teach nothing

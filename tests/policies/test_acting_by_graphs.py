@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import acting_cases
-from mmrl.policies.acting.call_graphs import SIGHTS, CallGraphs
+from mmrl.policies.acting.call_graphs import ROUND, SIGHTS, CallGraphs
 from mmrl.policies.acting.guidance import Guidance
 from mmrl.testing.cases import some_of
 from recorded_graph import RecordedCapture
@@ -90,3 +90,13 @@ def test_a_copy_captures_its_own_weights() -> None:
         one, two = (p.act(acting_cases.seen(p, 7, 2), *calls(7, 2), 1.0).actions_nKA for p in (policy, other))
         assert not torch.equal(one, two)
     assert other.graphs is not policy.graphs and other.graphs.model is other.model and other.graphs.captured == 1
+
+
+def test_prompts_are_padded_for_graphs_alone() -> None:
+    policy = acting_cases.policy("pi0")
+    rows = [[1] * 5, [1] * 33]
+    assert policy._length_of(rows) == 33
+    policy.graphs = CallGraphs(policy.model, policy.device, RecordedCapture)
+    assert policy._length_of(rows) == 33, "an update's passes go without"
+    with torch.no_grad():
+        assert policy._length_of(rows) == 2 * ROUND

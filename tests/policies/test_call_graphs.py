@@ -8,6 +8,7 @@ import pytest
 import torch
 from transformers import DynamicCache
 
+from mmrl.api.transfer import constant
 from mmrl.policies.acting import call_graphs
 from mmrl.policies.acting.call_graphs import SIGHTS, CallGraphs
 from recorded_graph import RecordedCapture
@@ -81,6 +82,21 @@ def test_shapes_and_plain_values_have_graphs_of_their_own(network):
                 check(graphs, network, seed, tokens, rows=rows, length=length)
     # four shapes; two of them were captured before larger ones came, which need new memory, and so once more
     assert graphs.captured == 6
+
+
+def test_one_tensor_given_twice_is_not_two(network):
+    """Both orders: a graph that reads one place twice doesn't hold for two tensors, nor the other way round."""
+
+    def apart(x, y):
+        return x - 2 * y
+
+    for first in (True, False):
+        graphs = CallGraphs(network, CPU, RecordedCapture)
+        for one in [first] * (SIGHTS + 1) + [not first] * (SIGHTS + 2) + [first]:
+            x, y = torch.randn(2), torch.randn(2)
+            other = x if one else y
+            assert torch.equal(graphs(apart, x, other), apart(x, other))
+        assert graphs.captured == 2 + first  # a second place is memory of its own, which drops what was captured without it
 
 
 def test_what_comes_once_is_not_captured(network):
@@ -161,6 +177,14 @@ def test_a_copy_has_graphs_of_its_own_weights(network):
     for seed in range(4):
         check(other.graphs, other, seed)
         check(network.graphs, network, seed)
+
+
+def test_a_constant_stays_where_a_graph_reads_it():
+    """Replays don't ask for it again, so that it would be the first to be dropped for others."""
+    bins = constant((0.25, 0.75), torch.float64, CPU)
+    for n in range(1000):
+        constant((float(n), -1.0), torch.float64, CPU)
+    assert constant((0.25, 0.75), torch.float64, CPU) is bins
 
 
 def test_released_memory_is_captured_again(network):

@@ -2,19 +2,24 @@
 
 import json
 import math
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 import vlm_cases as cases
-from mmrl import Prompt, UserError, user_message
+from mmrl import Prompt, Reply, Score, Task, UserError, VerifierSpec, user_message
 from mmrl.api.sampling import Continued
 from mmrl.api.verifiers.parse import has_think_answer_format, only_answer
-from mmrl.config.sections import PolicyConfig
+from mmrl.config.sections import PolicyConfig, RunConfig
 from mmrl.policies.vlm import tiny
+from mmrl.policies.vlm.answer_texts import AnswerTexts
 from mmrl.policies.vlm.chat_templates import opened_thinking
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.rollout.generate.sampling import Completion, SamplingParams
 from mmrl.rollout.turns import ConversationCollector
+from mmrl.train.checks.gold_rewards import gold_warnings
+from mmrl.train.start import load_teacher
 
 HEAD = "<|im_start|>assistant\n"
 OPENED, CLOSED = "<think>\n", "<think>\n\n</think>\n\n"
@@ -142,6 +147,80 @@ def test_a_given_answer_without_thinking_is_refused_where_the_template_opens_it(
     assert told.completion == "9"
 
 
+def test_a_given_answer_that_nothing_learns_from_stands_behind_thinking_that_ends_at_once(thinker, silent):
+    """Each rl stage of such a model was refused, as the check of gold completions gives them to the verifiers first."""
+    task = SimpleNamespace(simulation=None, gold=lambda prompt: "<answer>9</answer>")
+    spec, seen = VerifierSpec(id="t/v", target="-:-"), []
+    judge = SimpleNamespace(run=lambda name, made: [seen.append(case.completion) or Score(1.0) for case in made])
+    entries = {"t": SimpleNamespace(prompt_template="", id="t")}
+    for policy in (thinker, silent):
+        collector = ConversationCollector(policy, Written(policy, "x"))
+        given = {"t": task}, {"t": [cases.prompt(1)]}, {"t": {"t/v": spec}}, collector, judge, {"t": (99, "")}, entries
+        assert list(gold_warnings(*given)) == []
+    assert seen == ["<think>\n</think>\n\n<answer>9</answer>", "<answer>9</answer>"]
+
+
+class Asks:
+    """An environment that asks once more, and knows the answer."""
+
+    def __init__(self, gold):
+        self.gold, self.seen = gold, []
+
+    def step(self, completion):
+        self.seen.append(completion)
+        return Reply(messages=[user_message("And now?")], terminated=len(self.seen) == 2)
+
+    def gold_turn(self):
+        return self.gold
+
+    def close(self):
+        pass
+
+
+def test_later_turns_of_given_answers_have_the_thinking_too(thinker):
+    prompt = replace(cases.prompt(1), task="t")
+
+    def told(gold, **how):
+        world = Asks(gold)
+        task = type("Task", (Task,), {"environment": lambda self, prompt: world, "prompts": None})()
+        collector = ConversationCollector(thinker, Written(thinker, "x"), tasks={"t": task}, max_turns=3)
+        collector.demonstrate([prompt], [thinker.encode(prompt)], ["<think>A</think>9"], **how)
+        return world.seen
+
+    assert told("<think>B</think>8") == ["<think>\nA</think>9", "<think>\nB</think>8"]
+    assert told("8", learned=False) == ["<think>\nA</think>9", "<think>\n</think>\n\n8"]
+    with pytest.raises(UserError, match="the given answer '8' has no </think>"):
+        told("8")
+
+
+@pytest.mark.parametrize(
+    "begun, whole",
+    [
+        ("<think>", "<think>\n!"),  # cut off within what the template wrote
+        ("<think>\nA loop.</think>", "<think>\nA loop.</think>!"),
+        ("<think>\nA loop.<think>\nB", "<think>\nA loop.<think>\nB!"),  # what is encoded anew begins with the sign
+        ("<think>\n<think>\nB", "<think>\n<think>\nB!"),
+    ],
+)
+@pytest.mark.parametrize("given", [False, True])
+def test_an_answer_goes_on_from_the_very_text_that_it_is_given(thinker, begun, whole, given):
+    collector, rollout = collected(thinker, "A loop.</think>\n<answer>9</answer>")
+    collector.generator = Written(thinker, "!")
+    endings = ["<think>"] if given else []
+    (more,) = collector.go_on([rollout], [begun], SamplingParams(max_tokens=64, temperature=1.0), endings=endings)
+    assert more.rollout.completion == (whole.removesuffix("!") + "<think>" if given else whole)
+
+
+def test_a_teacher_s_own_template_reads_nothing(checkpoint):
+    """It computes probabilities of the student's tokens, and was refused for a variable of the student's template."""
+    words = {"chat_template_kwargs": {"enable_thinking": False}, "shown_tokens": ["<|im_start|>"]}
+    stage = {"kind": "distill", "steps": 1, "prompts_per_step": 2, "teacher": "tiny:qwen3_vl"}
+    made = {"policy": {"model": str(checkpoint), **words}, "tasks": [{"id": "t"}], "stages": [stage]}
+    config = RunConfig.model_validate({"name": "d", **made})
+    student = VLM(config.policy)
+    assert load_teacher(SimpleNamespace(config=config, device="cpu"), 0, student) is not None
+
+
 def test_answers_go_on_from_a_text_with_the_thinking(thinker):
     collector, rollout = collected(thinker, "A loop.</think>\n<answer>9</answer>")
     begun = rollout.completion.removesuffix("<answer>9</answer>")
@@ -202,6 +281,8 @@ def test_special_tokens_that_are_shown_are_text_of_answers_and_others_are_not(tm
     for token, why in [*refused, (silent.tokenizer.eos_token, "ends answers")]:
         with pytest.raises(UserError, match=f"policy.shown_tokens: .* {why}"):
             VLM(PolicyConfig(model=str(tmp_path), shown_tokens=[token]))
+    with pytest.raises(UserError, match="ends answers"):  # as <end_of_turn>, which isn't the tokenizer's end
+        AnswerTexts(silent.tokenizer, [mark], eos={number})
 
 
 @pytest.mark.parametrize("text", ["message['content']", "message['content'] + ''"])

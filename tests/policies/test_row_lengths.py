@@ -13,9 +13,9 @@ import vlm_cases as cases
 from changed_models import change
 from mmrl.api.errors import UserError
 from mmrl.config.load import parse_config
-from mmrl.config.sections import PolicyConfig
+from mmrl.config.sections import LoraConfig, PolicyConfig
 from mmrl.policies.gradient_checkpointing import gradient_checkpointing
-from mmrl.policies.lora import merged_copy
+from mmrl.policies.lora import add_adapters, merged_copy
 from mmrl.policies.vlm import families, row_lengths
 from mmrl.policies.vlm import vlm as vlm_module
 from mmrl.policies.vlm.vlm import VLM
@@ -96,6 +96,18 @@ def test_positions_scale_queries_with_merged_adapters_and_where_layers_are_compu
 
     whole, again = gradient(False, False), gradient(True, True)
     assert (again - whole).norm() < 1e-5 * whole.norm()
+
+
+def test_positions_scale_queries_of_adapters_that_a_model_gets_later(policy):
+    """What positions scale is a layer's output with its adapter, whichever was there first."""
+    config = {"rank": 2, "alpha": 4.0, "target_modules": ["language"]}
+    before, after = policy("llama4", lora=config).model, policy("llama4").model
+    add_adapters(after, LoraConfig.model_validate(config), 0)
+    for model in (before, after):
+        for n, weight in enumerate(w for name, w in model.named_parameters() if "lora_" in name):
+            torch.nn.init.normal_(weight, std=0.1, generator=torch.Generator().manual_seed(n))
+    assert torch.equal(logits(after, 60), logits(before, 60))
+    after(input_ids=torch.arange(10, 70)[None], use_cache=False).logits.logsumexp(-1).sum().backward()
 
 
 def test_compiled_layers_are_compiled_once_for_all_lengths(policy):

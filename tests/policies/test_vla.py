@@ -13,9 +13,9 @@ from mmrl.api.types import Prompt, user_message
 from mmrl.config.sections import CriticConfig, LoraConfig, PolicyConfig
 from mmrl.policies.acting.guidance import Guidance
 from mmrl.policies.acting.vla import VLA
-from mmrl.policies.batches import ActionMicroBatch
 from mmrl.policies.critic import Critic
 from mmrl.policies.lora import disable_adapters, merge
+from vla_cases import calls
 
 FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
 SEEDS, CALLS = torch.arange(50, 56), torch.arange(6)
@@ -30,24 +30,6 @@ def seen(size=64, n=6, seed=0):
 def vla(family="qwen2_5_vl", lora=None, **options):
     options = {"dims": 3, "bins": 16, **options}
     return VLA(PolicyConfig(model=f"tiny:{family}:hidden=32,layers=2", kind="vla", lora=lora), seed=1, **options)
-
-
-def calls(policy, shown, choices, logprobs, ratio="token"):
-    valid = torch.ones(choices.shape[:2], dtype=torch.bool)
-    length = logprobs.numel() if ratio == "token" else choices.shape[0] * (choices.shape[1] if ratio == "action" else 1)
-    some = torch.zeros(length)
-    return ActionMicroBatch(
-        observation=shown,
-        choices=choices,
-        slots=logprobs.shape[-1],
-        valid_SK=valid,
-        ratio=ratio,
-        sampler_logprobs_L=logprobs.flatten() if ratio == "token" else some,
-        advantages_L=some,
-        rollout_L=some.long(),
-        place_L=some.long(),
-        off_policy_L=some.bool(),
-    )
 
 
 def test_a_mask_of_padding_holds_numbers_already(monkeypatch):
@@ -320,16 +302,16 @@ def test_cropping_and_scaling():
     shown = seen(size=80)
     policy = vla(size=56, crop=0.81)
     pictures = policy.seeing.pictures(shown)
-    assert {tuple(p.shape) for p in pictures} == {(3, 56, 56)} and pictures[0].dtype == torch.uint8
+    assert {tuple(p.shape) for [p] in pictures} == {(3, 56, 56)} and pictures[0][0].dtype == torch.uint8
     inner = shown.images["front"][:, 4:76, 4:76]
     from PIL import Image
 
     wanted = Image.fromarray(inner[0].numpy()).resize((56, 56), Image.Resampling.BICUBIC)
     import numpy as np
 
-    assert np.array_equal(pictures[0].permute(1, 2, 0).numpy(), np.asarray(wanted))
+    assert np.array_equal(pictures[0][0].permute(1, 2, 0).numpy(), np.asarray(wanted))
     same = vla(crop=0.81).seeing.pictures(shown)
-    assert {tuple(p.shape) for p in same} == {(3, 80, 80)}
+    assert {tuple(p.shape) for [p] in same} == {(3, 80, 80)}
 
 
 @pytest.mark.parametrize(

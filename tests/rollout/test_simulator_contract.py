@@ -26,9 +26,10 @@ def loaded(monkeypatch):
     monkeypatch.setenv("MMRL_PLUGIN_FILES", os.pathsep.join([DIAL]))
 
 
-def play(reward="own"):
+def play(reward="own", sees_success=None):
     policy = Small(PolicyConfig(model="mlp", kind="robotics/small"), dims=2, state=2, hidden=[8], seed=3)
     task = plugins.registry().make_task("dial/turn", {"reward": reward, "never": True})
+    task.simulation = replace(task.simulation, sees_success=sees_success)
     made = SimulatorCollector(policy, {"dial/turn": task}, SimulateConfig(num_envs=N))
     asked = [Prompt(id=str(i), messages=[], seed=i, task="dial/turn") for i in range(N)]
     return made.collect(asked, made.encode(asked), 1, SamplingParams(max_tokens=1, temperature=1.0, seed=5))
@@ -164,3 +165,22 @@ def test_what_a_lost_environment_gave_means_nothing(monkeypatch, reward):
     monkeypatch.setattr(dial.Dial, "step", broken)
     found = play(reward)
     assert all(torch.isfinite(torch.tensor(list(r.outcome.values()))).all() and r.data is not None for r in found)
+
+
+def test_nobody_looks_for_success_where_all_environments_are_lost(monkeypatch):
+    """A model that looks for it has no answer for no pictures."""
+    import dial
+
+    step, lose, looked = dial.Dial.step, iter([True]), []
+
+    def broken(self, actions_NA, active_N):
+        moved = step(self, actions_NA, active_N)
+        return replace(moved, lost_N=torch.ones(N, dtype=torch.bool)) if next(lose, False) else moved
+
+    def sees(observation):
+        looked.append(len(observation))
+        return torch.zeros(len(observation), dtype=torch.bool)
+
+    monkeypatch.setattr(dial.Dial, "step", broken)
+    found = play(sees_success=sees)
+    assert looked and min(looked) > 0 and len(found) == N and all(r.data is not None for r in found)

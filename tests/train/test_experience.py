@@ -49,6 +49,22 @@ def test_a_call_s_chunk_goes_on_into_later_calls_and_repeats_the_last_action() -
     assert episode.returns(1.0).tolist() == pytest.approx([-0.2, -0.1, 0.0])
 
 
+def test_a_call_s_chunk_ends_where_the_instruction_changes() -> None:
+    """As one that is played, and one of a demonstration. The same words again, later, are another part."""
+    shown_ = replace(track(0, 5), instructions=("pick", "pick", "place", "pick", "pick", "pick"))
+    assert shown_.state is not None
+    episode = lived(shown_, shown_.state, task="t", longest=20, success=True)
+    found = [episode.chunk(call, 3) for call in range(5)]
+    assert [(10 * actions[:, 0]).round().tolist() for actions, _ in found] == [
+        [1, 2, 2],
+        [2, 2, 2],
+        [3, 3, 3],
+        [4, 5, 5],
+        [5, 5, 5],
+    ]
+    assert [int(valid.sum()) for _, valid in found] == [2, 1, 1, 2, 1]
+
+
 def test_who_did_an_action_is_remembered() -> None:
     assert one(0, 3).tensors["corrected"].tolist() == [False] * 3
     assert one(0, 3, expert=True).tensors["corrected"].tolist() == [True] * 3

@@ -179,7 +179,7 @@ class Shows:
             raise NoGold("nobody knows")
         return self.known[int(prompt.id)]
 
-    def demonstrate(self, prompts, inputs, texts):
+    def try_answers(self, prompts, inputs, texts):
         return [Said(text) for text in texts]
 
     def __call__(self, *sizes, step=0, first=True):

@@ -65,7 +65,8 @@ class EpisodeRules:
         seen_N = torch.zeros_like(active_N)
         if self.simulation.sees_success is not None:
             going = (active_N & ~lost_N).nonzero()[:, 0]
-            seen_N[going] = self.simulation.sees_success(found.observation.rows(going)).cpu()
+            if len(going):
+                seen_N[going] = self.simulation.sees_success(found.observation.rows(going)).cpu()
             parts[SEEN] = seen_N.float()
         late_N = self.elapsed_N >= self.max_steps
         terminated_N = (

@@ -127,8 +127,8 @@ class Simulation:
     `critic.bootstrap = "always"`. Otherwise it truncates the episode, and the critic's value of the last state is used for
     bootstrapping."""
     sees_success: Callable[[Observation], torch.Tensor] | None = None
-    """bool [n]: which of n observations, each of the state after a step, show success. There, the episode terminates. It is also
-    a part, `seen_success`, for `stages` and metrics; `success` is what the simulator says, as without it."""
+    """bool [n]: which of n >= 1 observations, each of the state after a step, show success. There, the episode terminates. It is
+    also a part, `seen_success`, for `stages` and metrics; `success` is what the simulator says, as without it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

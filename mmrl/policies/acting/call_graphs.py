@@ -143,15 +143,16 @@ class _Given:
         self.shared: list[Any] = []
         """Modules and configurations, of which a graph needs no copy."""
         self.form: list[Any] = []
-        """What decides which kernels are started: shapes, types and plain values."""
-        self._known: set[int] = set()
+        """What decides which kernels are started and what they read: shapes, types, which tensors are one, and plain values."""
+        self._known: dict[int, int] = {}
+        """id of a tensor -> its number among them."""
 
     def add(self, value: Any) -> None:
         if isinstance(value, torch.Tensor):
-            self.form += [value.shape, value.dtype]
             if id(value) not in self._known:
-                self._known.add(id(value))
+                self._known[id(value)] = len(self.tensors)
                 self.tensors.append(value)
+            self.form += [value.shape, value.dtype, self._known[id(value)]]
         elif isinstance(value, nn.Module | PreTrainedConfig):
             self.form.append(id(value))
             self.shared.append(value)

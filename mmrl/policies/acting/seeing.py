@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -94,10 +93,10 @@ class Seeing:
         found = [seen.images[name].shape[1:3] for name in self.names(seen)]
         return tuple((self.size, self.size) if self.size else (int(width), int(height)) for height, width in found)
 
-    def pictures(self, seen: Observation) -> list[torch.Tensor]:
-        """n times C uint8 [3, H, W], cropped and scaled for the model: all pictures of the first call, then of the second."""
+    def pictures(self, seen: Observation) -> list[list[torch.Tensor]]:
+        """n times C uint8 [3, H, W], cropped and scaled for the model: the pictures of each call."""
         shown = [self._scaled(seen.images[name].to(self.device).permute(0, 3, 1, 2)) for name in self.names(seen)]
-        return [pictures[row] for row in range(len(seen)) for pictures in shown]
+        return [[pictures[row] for pictures in shown] for row in range(len(seen))]
 
     def _scaled(self, pictures: torch.Tensor) -> torch.Tensor:
         height, width = (self.size, self.size) if self.size else pictures.shape[2:]
@@ -123,11 +122,9 @@ class Seeing:
             self._read[key] = Text(ids=ids, positions=positions, following=int(positions.max()) + 1, state_at=at)
         return self._read[key]
 
-    def media(self, pictures: list[torch.Tensor]) -> dict[str, torch.Tensor]:
-        """The pictures as keyword arguments of the model."""
-        processor: Any = self.vlm.processor.image_processor
-        found = processor(images=pictures, return_tensors="pt", **self.vlm.reader.limits)
-        return upload(found, self.device, self.family.on_host)
+    def media(self, pictures: list[list[torch.Tensor]]) -> dict[str, torch.Tensor]:
+        """The pictures of calls as keyword arguments of the model."""
+        return upload(self.vlm.reader.pictures(pictures), self.device, self.family.on_host)
 
     def read(self, seen: Observation, behind: torch.Tensor | None) -> Inputs:
         """The inputs of a pass. behind: ids after the prompts, int64 [n, M]."""

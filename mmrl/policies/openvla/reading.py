@@ -47,8 +47,9 @@ class Pictures:
         self.size = {"height": self.side, "width": self.side}
 
     def __call__(self, images: Sequence[Any], return_tensors: str = "pt", **_: Any) -> dict[str, torch.Tensor]:
-        """images: pictures, or tensors uint8 [3, H, W]."""
-        pixels = torch.cat([resize(_tensor(picture)[None], self.side, self.side) for picture in images]).float() / 255
+        """images: pictures, or tensors uint8 [3, H, W]; or a list of them for each prompt."""
+        shown = [picture for one in images for picture in (one if isinstance(one, list) else [one])]
+        pixels = torch.cat([resize(_tensor(picture)[None], self.side, self.side) for picture in shown]).float() / 255
         towers = len(self.mean) // 3
         mean, std = (constant(of, torch.float32, pixels.device)[:, None, None] for of in (self.mean, self.std))
         return {"pixel_values": (pixels.repeat(1, towers, 1, 1) - mean) / std}

@@ -76,9 +76,10 @@ class PiReader(ActingPolicy):
         return words[: self.text_tokens or None]
 
     def _length_of(self, rows: list[list[int]]) -> int:
-        """To which they are padded: the longest, and with graphs the next multiple, as each length needs a graph of its own."""
+        """To which they are padded: the longest, and where calls go by graphs the next multiple, as each length needs a graph of
+        its own."""
         longest = max(map(len, rows))
-        return longest if self.graphs is None else -(-longest // ROUND) * ROUND
+        return longest if self.graphs is None or torch.is_grad_enabled() else -(-longest // ROUND) * ROUND
 
     def _padded(self, rows: list[list[int]], longest: int) -> tuple[torch.Tensor, torch.Tensor]:
         """(ids int64 [n, P], whether they are a row's own), on the device."""

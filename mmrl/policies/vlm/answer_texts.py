@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from mmrl.api.errors import UserError
@@ -13,13 +13,17 @@ class AnswerTexts:
     """The tokenizer as answers are read and written: special tokens have no text, but those that are named, and a given text has
     no others."""
 
-    def __init__(self, tokenizer: Any, shown: Sequence[str] = (), placeholders: Sequence[str] = ()) -> None:
-        """shown: see `policy.shown_tokens`. placeholders: of media, which are never sampled. Raises UserError for a shown one
-        that isn't a special token of the tokenizer, for a placeholder, and for one that ends an answer or fills it up."""
+    def __init__(
+        self, tokenizer: Any, shown: Sequence[str] = (), placeholders: Sequence[str] = (), eos: Collection[int] = ()
+    ) -> None:
+        """shown: see `policy.shown_tokens`. placeholders: of media, which are never sampled. eos: ids that end an answer. Raises
+        UserError for a shown one that isn't a special token of the tokenizer, for a placeholder, and for one that ends an answer
+        or fills it up."""
         self.tokenizer = tokenizer
         special = set(tokenizer.all_special_tokens)
         for token in shown:
-            why = "ends answers" if token in (tokenizer.eos_token, tokenizer.pad_token) else ""
+            ends = token in (tokenizer.eos_token, tokenizer.pad_token) or tokenizer.convert_tokens_to_ids(token) in eos
+            why = "ends answers" if ends else ""
             why = "stands for a picture or a sound" if token in placeholders else why
             if token not in special:
                 why = "is a word as others are" if token in tokenizer.get_vocab() else "is none"

@@ -106,3 +106,9 @@ def opened_thinking(without_head: str, with_head: str) -> str:
     """
     _, sign, rest = with_head.removeprefix(without_head).rpartition(OPEN)
     return sign + rest if sign and CLOSE not in rest else ""
+
+
+def without_opening(text: str, opening: str) -> str:
+    """An answer's text without what the chat template has written of it, with or without the blanks around that."""
+    written = next((part for part in (opening, opening.strip()) if part and text.startswith(part)), "")
+    return text.removeprefix(written)

@@ -72,7 +72,7 @@ def sound_limits(processor: Any) -> SoundLimits:
     """The limits of a processor whose `feature_extractor` is Whisper's, which cuts sounds unless the processor says otherwise, as
     Qwen3-Omni's does."""
     ears = processor.feature_extractor
-    defaults = _defaults(processor, "audio_kwargs")
+    defaults = part_defaults(processor, "audio_kwargs")
     return SoundLimits(
         rate=int(ears.sampling_rate),
         least_s=LEAST_FRAMES * ears.hop_length / ears.sampling_rate,
@@ -82,11 +82,11 @@ def sound_limits(processor: Any) -> SoundLimits:
 
 def _cuts(processor: Any) -> bool:
     """Whether pictures are cut into tiles: the processor may say so over the image processor's head, as InternVL's does."""
-    defaults = _defaults(processor, "images_kwargs")
+    defaults = part_defaults(processor, "images_kwargs")
     return bool(defaults.get("crop_to_patches", processor.image_processor.crop_to_patches))
 
 
-def _defaults(processor: Any, kind: str) -> Mapping[str, Any]:
+def part_defaults(processor: Any, kind: str) -> Mapping[str, Any]:
     """What a processor asks of a part of it unless told otherwise: an attribute of its class, and in transformers up to 5.19 of
     its arguments'."""
     known: Mapping[str, Any] = getattr(processor, kind, None) or {}

@@ -21,10 +21,10 @@ from mmrl.api.media.sounds import Waveform
 from mmrl.api.types import Message, Prompt, user_message
 from mmrl.config.sections import VideoConfig
 from mmrl.policies.vlm.answer_texts import AnswerTexts
-from mmrl.policies.vlm.chat_templates import QUESTION, ChatTemplate
+from mmrl.policies.vlm.chat_templates import QUESTION, ChatTemplate, without_opening
 from mmrl.policies.vlm.coordinate_formats import UnknownFormat
 from mmrl.policies.vlm.families import Family
-from mmrl.policies.vlm.limits import SoundLimits, sound_limits, video_factor
+from mmrl.policies.vlm.limits import SoundLimits, part_defaults, sound_limits, video_factor
 from mmrl.policies.vlm.prompt_inputs import FRAMES, SECONDS_PER_GRID, PromptInputs, can_join, concatenate
 from mmrl.policies.vlm.prompt_media import PromptMedia
 from mmrl.policies.vlm.row_lengths import longest_row
@@ -56,7 +56,7 @@ class PromptProcessor:
         self.tokenizer = self.processor.tokenizer
         self.reserved = tuple(t for t in self.tokenizer.convert_ids_to_tokens(sorted(family.banned_ids())) if t)
         """Placeholder tokens of pictures, as text."""
-        self.texts = AnswerTexts(self.tokenizer, shown_tokens, self.reserved)
+        self.texts = AnswerTexts(self.tokenizer, shown_tokens, self.reserved, eos)
 
     @property
     def image_processing(self) -> ImageProcessing:
@@ -97,6 +97,21 @@ class PromptProcessor:
             model_sizes=self.family.model_sizes(encoded),
             coordinate_format=self.frame or CoordinateFormat.PIXELS,
         )
+
+    def pictures(self, shown: Sequence[Sequence[torch.Tensor]]) -> dict[str, torch.Tensor]:
+        """The media of prompts with these pictures alone, as `encode` gives them, one prompt behind the other; without their
+        text. shown: each prompt's pictures, uint8 [3, H, W] on any device; all prompts have as many, of the same sizes."""
+        asked = {**part_defaults(self.processor, "images_kwargs"), **self.limits, "return_tensors": "pt"}
+        found = self._tensors(self.processor.image_processor(images=shown, **asked))
+        found = self.family.arranged(found, torch.empty(0, dtype=torch.long))
+        return {k: v for k, v in found.items() if k in self._of_pictures}
+
+    @functools.cached_property
+    def _of_pictures(self) -> frozenset[str]:
+        """The names of a picture's media. An image processor gives more, which a processor reads to write its text."""
+        from PIL import Image
+
+        return frozenset(self.encode(Prompt(messages=[user_message("", Image.new("RGB", (64, 64)))])).media)
 
     def check_turns(self) -> None:
         """Raise UserError if a conversation can't go on after an answer."""
@@ -336,8 +351,7 @@ class PromptProcessor:
     def encode_completion(self, text: str) -> list[int]:
         """The ids of a given completion, the token that ends it included. What the chat template has written of it is left
         out."""
-        written = next((part for part in (self.opening, self.opening.strip()) if part and text.startswith(part)), "")
-        return [*self.texts.encode(text.removeprefix(written)), self.end_id]
+        return [*self.texts.encode(without_opening(text, self.opening)), self.end_id]
 
     @functools.cached_property
     def end_id(self) -> int:

@@ -123,4 +123,4 @@ def _gold(task: Task, name: str, items: Indexable, collector: Collector, templat
             gold = gold_completion(task, prompt)
         except NoGold:
             continue
-        yield from collector.demonstrate([prompt], inputs, [gold])
+        yield from collector.try_answers([prompt], inputs, [gold])

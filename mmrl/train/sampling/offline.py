@@ -72,35 +72,43 @@ def recorded_memory(
 ) -> tuple[Replay, Scenes]:
     """The memory of the recorded episodes of the stage's tasks, about as many of each, and what was seen in them. Verifiers don't
     pay here: the data say what was paid. Raises UserError for data that don't fit."""
-    labels, played = list(run.config.weights(stage)), list[tuple[TrajectoryData, Status]]()
+    labels, played = list(run.config.weights(stage)), list[tuple[str, TrajectoryData, Status]]()
     for n, label in enumerate(labels):
         shown = run.tasks[label].recorded_episodes(len(range(n, stage.offline_episodes, len(labels))))
-        found = [recorded(label, run.tasks[label], episode, policy) for episode in shown]
+        found = [(label, *recorded(label, run.tasks[label], episode, policy, number)) for number, episode in enumerate(shown)]
         if not found:
-            raise UserError(f'stages.offline = "{RECORDED_EPISODES}": task {label!r} has none: use robotics/demos')
+            raise UserError(
+                f'stages.offline = "{RECORDED_EPISODES}": task {label!r} gives none of offline_episodes = '
+                f"{stage.offline_episodes} for {len(labels)} tasks: raise that, or record some"
+            )
         played += found
-    capacity = sum(len(track.choices) for track, _ in played)
+    capacity = sum(len(track.choices) for _, track, _ in played)
     memory, scenes = Replay(layout, capacity, gamma=stage.gamma, changing=bool(stage.rules)), Scenes(capacity)
-    for track, status in played:
-        seen_TF, actions_TA = sees.remembered_of(track), track.choices.float().flatten(1)
+    for label, track, status in played:
+        try:
+            seen_TF, actions_TA = sees.remembered_of(track), track.choices.float().flatten(1)
+        except UserError as error:  # which speaks of what a simulator shows
+            raise UserError(f"task {label!r}: what its data set shows in place of the simulator: {error}") from error
         memory.add(episode_of(seen_TF, actions_TA, track.rewards_TK.sum(1), status))
         scenes.add(track)
     return memory, scenes
 
 
-def recorded(label: str, task: Task, shown: Demonstration, policy: ActingPolicy) -> tuple[TrajectoryData, Status]:
-    """A recorded episode as calls of the policy, and how it ended. What followed the last action isn't recorded: where the
-    episode terminated, nothing is made of it, and elsewhere that action is left out."""
-    where = f"task {label!r}: its recorded episodes"
+def recorded(label: str, task: Task, shown: Demonstration, policy: ActingPolicy, number: int) -> tuple[TrajectoryData, Status]:
+    """The recorded episode of this number as calls of the policy, and how it ended. What followed the last action isn't
+    recorded: where the episode terminated, nothing is made of it, and elsewhere that action is left out."""
+    where = f"task {label!r}: recorded episode {number} (from 0)"
     shown = in_camera_order(checked(shown, where), task.simulation)
     count = len(shown.actions_MA) if shown.terminated else len(shown.actions_MA) - 1
     if shown.rewards_T is None or len(shown.rewards_T) < count or not torch.isfinite(shown.rewards_T).all():
-        raise UserError(f"{where} must have finite rewards, one for each action (rewards_T)")
+        raise UserError(f"{where} must have finite rewards, one for each action (rewards_T): mend or remove it")
     if not count:
-        raise UserError(f"{where} have one of a single action, which was cut off: remove it")
+        raise UserError(
+            f"{where} is a single action, and what followed it isn't recorded: remove it, or say in the data that it terminated"
+        )
     if shown.actions_MA.shape[1] != policy.dims:
         raise UserError(
-            f"{where} have actions of {shown.actions_MA.shape[1]} numbers, and policy.options.dims = {policy.dims}: make them "
+            f"{where} has actions of {shown.actions_MA.shape[1]} numbers, and policy.options.dims = {policy.dims}: make them "
             "equal"
         )
     track = single_actions(shown, count, count + 1)

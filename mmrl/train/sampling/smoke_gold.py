@@ -49,7 +49,7 @@ class SmokeGold:
             if size > 1 and not (first and step % 2):
                 other = self._other(group.prompt, gold)
                 texts = [*([] if other is None else [other] * (size // 4)), *[gold] * (size // 2)]
-            shown = self.run.collector.demonstrate([group.prompt] * len(texts), [group.inputs] * len(texts), texts)
+            shown = self.run.collector.try_answers([group.prompt] * len(texts), [group.inputs] * len(texts), texts)
             gold_rollouts = [replace(r, group=group.number) for r in shown]
             group.rollouts = [*group.rollouts[: size - len(texts)], *gold_rollouts]
             group.notes[GOLD] = True

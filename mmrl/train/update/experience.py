@@ -48,10 +48,12 @@ class Lived:
         return returns_to_go(self.tensors["steps"], self.success, longest=self.longest, failure=failure)
 
     def chunk(self, call: int, ahead: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """(the `ahead` actions from this call on [ahead, A], the last one repeated after the end; bool [ahead]: not repeated)."""
+        """(the `ahead` actions from this call on [ahead, A], the last one repeated after the end, or after the part with one
+        instruction; bool [ahead]: not repeated)."""
         actions, first = self.tensors["actions"], int(self.tensors["steps"][:call].sum())
-        at = first + torch.arange(ahead)
-        return actions[at.clamp_max(len(actions) - 1)], at < len(actions)
+        until = next((n for n in range(call, len(self)) if self.told(n) != self.told(call)), len(self))
+        at, end = first + torch.arange(ahead), int(self.tensors["steps"][:until].sum())
+        return actions[at.clamp_max(end - 1)], at < end
 
 
 def lived(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import torch
@@ -29,6 +30,8 @@ SIDES = ("success", "failure")
 """Folders with the pictures of each."""
 HIDDEN, STEPS, BATCH, RATE = 256, 300, 256, 1e-3
 """Of the classifier: width, updates, pictures of an update, of which half are of success, and learning rate."""
+LOADING = Lock()
+"""Lanes are threads that ask at the same time, and what is drawn while a classifier learns comes from a generator of them all."""
 
 
 class Succeeded:
@@ -121,8 +124,9 @@ class Sight:
 
     def __call__(self, seen: Observation) -> torch.Tensor:
         """bool [n]: which observations show success."""
-        if self._loaded is None:
-            self._loaded = Succeeded(**self.option)
+        with LOADING:
+            if self._loaded is None:
+                self._loaded = Succeeded(**self.option)
         camera = self._loaded.camera or next(iter(seen.images), "")
         if camera not in seen.images:
             known = ", ".join(seen.images) or "none"

@@ -17,7 +17,7 @@ from mmrl_robotics.lerobot import DataSet, Episode
 from mmrl_robotics.task import Episodes
 
 SUCCESS = "success"
-"""The option `reward` that pays the last action of each episode."""
+"""The option `paid` that pays the last action of each episode."""
 
 
 class Demos(Episodes):
@@ -35,7 +35,7 @@ class Demos(Episodes):
         state: str = "observation.state",
         action: str = "action",
         units: Literal["simulator", "physical"] = "simulator",
-        reward: str = "",
+        paid: str = "",
         terminated: str = "",
         cache_mb: int = 1024,
         simulator: str = "",
@@ -44,16 +44,16 @@ class Demos(Episodes):
         """folder: of the data set. cameras: name of a simulator's camera = key of the data set's, such as
         { front = "observation.images.top" }; by default all, each under the last part of its key. state: its key, empty for
         none. action: its key. units: `simulator` if actions are in [-1, 1], `physical` if they are in metres, radians and so on,
-        for a policy with statistics. reward: for stages that learn values (`offline = "recorded"`): the key of what each action
+        for a policy with statistics. paid: for stages that learn values (`offline = "recorded"`): the key of what each action
         was paid, such as next.reward, or `success`: 1 for the last action of each episode, which then terminates. terminated: key
         of a bool whose value in an episode's last step says that nothing would have followed, such as next.done; empty: with
         `success` nothing, else they were cut off. cache_mb: size of the cache. simulator: its id; empty for none. options: those
         of robotics/episodes, and the simulator's own."""
-        texts = {"folder": folder, "state": state, "action": action, "reward": reward, "terminated": terminated}
+        texts = {"folder": folder, "state": state, "action": action, "paid": paid, "terminated": terminated}
         for name, value in {**texts, "simulator": simulator}.items():
             check_type(name, value, str)
-        if terminated and reward in ("", SUCCESS):
-            raise UserError(f"terminated = {terminated!r} goes with a reward of the data set: set reward to its key, or drop it")
+        if terminated and paid in ("", SUCCESS):
+            raise UserError(f"terminated = {terminated!r} goes with rewards of the data set: set paid to their key, or drop it")
         if cameras is not None:
             check_type("cameras", cameras, Mapping, '{ front = "observation.images.top" }')
         check_choice("units", units, ("simulator", "physical"))
@@ -64,8 +64,8 @@ class Demos(Episodes):
         if not simulator:
             self.splits = ("demo",)  # type: ignore[misc]  # the option decides which there are
         self.physical = units == "physical"
-        self.reward, self.terminated = reward, terminated
-        more = {name: key for name, key in (("reward", reward), ("terminated", terminated)) if key and key != SUCCESS}
+        self.paid, self.terminated = paid, terminated
+        more = {name: key for name, key in (("paid", paid), ("terminated", terminated)) if key and key != SUCCESS}
         self.data = DataSet(folder, state=state, action=action, cameras=cameras, cache_mb=cache_mb, more=more)
         if not self.data.cameras and not state:
             raise UserError("observations would be empty: set a camera or a state")
@@ -99,22 +99,25 @@ class Demos(Episodes):
         )
 
     def recorded_episodes(self, most: int) -> Iterator[Demonstration]:
-        if not self.reward:
+        if not self.paid:
             raise UserError(
-                f"option reward: the data set {display_path(self.data.folder)} says what was paid only if it is told where: set "
-                f'reward to its key, such as next.reward, or to "{SUCCESS}"'
+                f"option paid: what each action of {display_path(self.data.folder)} was paid must be said: set "
+                f'paid to its key, such as next.reward, or to "{SUCCESS}"'
             )
         if self.physical:
-            raise UserError('option units: a memory holds actions in [-1, 1], as a simulator takes them: use "simulator"')
+            raise UserError(
+                'option units: a memory holds actions in [-1, 1], as a simulator takes them: use "simulator" if the data set '
+                "has these, or write it again with its actions scaled"
+            )
         return map(self._whole, self.data.episodes[:most])
 
     def _whole(self, episode: Episode) -> Demonstration:
         steps, cameras = self.data.steps(episode), self.data.cameras.items()
-        if self.reward == SUCCESS:
+        if self.paid == SUCCESS:
             rewards_T, terminated = torch.zeros(episode.length), True
             rewards_T[-1] = 1.0
         else:
-            rewards_T = steps.more[self.reward]
+            rewards_T = steps.more[self.paid]
             terminated = bool(self.terminated) and bool(steps.more[self.terminated][-1])
         return Demonstration(
             instruction=steps.instructions_T[0],

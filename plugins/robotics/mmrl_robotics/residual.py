@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import torch
 
@@ -48,6 +48,16 @@ class ResidualOptions(NetworkOptions):
     spread: options.Spread = 0.3
 
 
+class Plan(NamedTuple):
+    """The actions that the base chose for an episode."""
+
+    text: str
+    """The instruction for which they are."""
+    begin: int
+    """The call with the first of them."""
+    actions_KA: torch.Tensor
+
+
 class Residual(ActingPolicy):
     """`model` is `cnn` or `mlp`, the network of the correction, or a folder that this class saved. The base is neither trained
     nor saved with it.
@@ -72,7 +82,7 @@ class Residual(ActingPolicy):
         self.history, self.history_of_steps = self.base.history, self.base.history_of_steps
         _check_history(0 if self.history_of_steps else self.history, self.base.chunk)
         self.device, self.dims, self.chunk, self.scale, self.where = torch.device(device), self.base.dims, 1, own.scale, own.base
-        self._plans: OrderedDict[int, torch.Tensor] = OrderedDict()
+        self._plans: OrderedDict[int, Plan] = OrderedDict()
         place = source or (Path(config.model) if Path(config.model).is_dir() else None)
         kept = read_settings(place) if place else {}
         inner = config.model_copy(update={"model": kept.get("model", config.model)})
@@ -133,23 +143,31 @@ class Residual(ActingPolicy):
         return actions, torch.cat([moved, base_n1A], -1), logprobs, states
 
     def _planned(self, seen: Observation, draw: CallRandomness) -> torch.Tensor:
-        """[n, 1, A]: the base's actions in these calls of these episodes; it is called once per chunk."""
+        """[n, 1, A]: the base's actions in these calls of these episodes; it is called once per chunk, and where the
+        instruction changes, as if it played alone."""
         if self.base.chunk == 1:
             return self.base.simulated(self.base.choose(seen, draw, 0.0)[0], seen)
-        seeds, turns = draw.seeds_n.tolist(), (draw.calls_n % self.base.chunk).tolist()
-        asked = [i for i, seed in enumerate(seeds) if turns[i] == 0 or seed not in self._plans]
-        if asked:
+        seeds, calls = draw.seeds_n.tolist(), draw.calls_n.tolist()
+        plans = [self._plan_for(*one) for one in zip(seeds, calls, seen.instructions, strict=True)]
+        if asked := [i for i, plan in enumerate(plans) if plan is None]:
             rows = torch.tensor(asked)
             of = rows.to(draw.seeds_n.device)
             own = CallRandomness(seeds_n=draw.seeds_n[of], calls_n=draw.calls_n[of])
             shown = seen.rows(rows)
             planned_nKA = self.base.simulated(self.base.choose(shown, own, 0.0)[0], shown)
             for i, plan_KA in zip(asked, planned_nKA, strict=True):
-                self._plans[seeds[i]] = plan_KA.roll(turns[i], 0)  # an episode first seen in the middle of a chunk begins there
+                self._plans[seeds[i]] = plans[i] = Plan(seen.instructions[i], calls[i], plan_KA)
                 self._plans.move_to_end(seeds[i])
         while len(self._plans) > max(PLANS, len(seeds)):
             self._plans.popitem(last=False)
-        return torch.stack([self._plans[seed][turn : turn + 1] for seed, turn in zip(seeds, turns, strict=True)])
+        return torch.stack([plan.actions_KA[call - plan.begin][None] for plan, call in zip(plans, calls, strict=True) if plan])
+
+    def _plan_for(self, seed: int, call: int, text: str) -> Plan | None:
+        """The plan of an episode, if it has an action for this call that isn't its first: one for another instruction is
+        dropped."""
+        plan = self._plans.get(seed)
+        goes_on = plan is not None and plan.text == text and 0 < call - plan.begin < self.base.chunk
+        return plan if goes_on else None
 
     def scored(self, calls: ActionMicroBatch, temperature: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         moved, base_S1A = calls.choices.split(self.dims, -1)

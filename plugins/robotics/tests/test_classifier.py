@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import pickle
 import re
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import numpy as np
@@ -142,6 +144,34 @@ def test_it_sees_by_its_camera_and_other_processes_load_their_own(folder: Path) 
         Sight(SIGHT | {"folder": str(folder), "camera": "back"})(seen)
     with pytest.raises(UserError, match="has no part 'seen_success' for the task's stages"):
         make_lane(replace(task(folder).simulation, sees_success=None), 1, "cpu")
+
+
+@pytest.mark.slow
+def test_lanes_that_ask_at_once_have_one_classifier(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the one that a single lane would have: nobody draws beside it."""
+    alone, shared = (Sight(SIGHT | {"folder": str(folder)}) for _ in range(2))
+    seen = Observation(images={"front": torch.from_numpy(picture(16)[None])}, state=None, instructions=[""])
+    alone(seen)
+    made: list[int] = []
+    begin = Succeeded.__init__
+
+    def counted(self: Succeeded, **options: Any) -> None:
+        made.append(1)
+        begin(self, **options)
+
+    monkeypatch.setattr(Succeeded, "__init__", counted)
+    both = Barrier(2)
+
+    def ask() -> None:
+        both.wait()
+        shared(seen)
+
+    with ThreadPoolExecutor(2) as pool:
+        for asked in [pool.submit(ask) for _ in range(2)]:
+            asked.result()
+    assert made == [1] and alone._loaded is not None and shared._loaded is not None
+    wanted, found = (sight._loaded.classifier.parameters() for sight in (alone, shared))
+    assert all(torch.equal(a, b) for a, b in zip(wanted, found, strict=True))
 
 
 @pytest.mark.parametrize(

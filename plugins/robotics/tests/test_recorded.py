@@ -66,12 +66,12 @@ def config(runs_dir: Path, task: dict[str, Any], policy: Any = SQUASHED, **stage
 
 
 def demos(folder: Path, **options: Any) -> dict[str, Any]:
-    given = {"folder": str(folder), "simulator": "tabletop/table", "reward": "next.reward", "terminated": "next.done"}
+    given = {"folder": str(folder), "simulator": "tabletop/table", "paid": "next.reward", "terminated": "next.done"}
     return {"id": "robotics/demos", "options": {**given, **TABLE, **options}}
 
 
 def test_what_was_paid_is_written_and_read(folder: Path, played: list[Demonstration]) -> None:
-    found = list(Demos(folder=str(folder), reward="next.reward", terminated="next.done").recorded_episodes(99))
+    found = list(Demos(folder=str(folder), paid="next.reward", terminated="next.done").recorded_episodes(99))
     assert len(found) == COUNT and any(float(one.rewards_T.sum()) > 1 for one in played if one.rewards_T is not None)
     for one, other in zip(found, played, strict=True):
         assert one.rewards_T is not None and other.rewards_T is not None and torch.equal(one.rewards_T, other.rewards_T)
@@ -83,7 +83,7 @@ def test_what_was_paid_is_written_and_read(folder: Path, played: list[Demonstrat
 
 
 def test_success_pays_each_episode_s_last_action(folder: Path) -> None:
-    for shown in Demos(folder=str(folder), reward="success").recorded_episodes(2):
+    for shown in Demos(folder=str(folder), paid="success").recorded_episodes(2):
         assert shown.rewards_T is not None and shown.terminated
         assert shown.rewards_T.tolist() == [0.0] * (len(shown.actions_MA) - 1) + [1.0]
 
@@ -121,10 +121,10 @@ def test_a_policy_that_sees_learns_from_their_pictures(tmp_path: Path, folder: P
 def test_the_last_action_of_an_episode_that_was_cut_off_is_left_out(folder: Path, played: list[Demonstration]) -> None:
     policy, task = (
         make_policy(config(folder, demos(folder), offline="recorded").policy),
-        Demos(folder=str(folder), reward="next.reward"),
+        Demos(folder=str(folder), paid="next.reward"),
     )
-    whole, ended = recorded("t", task, played[0], policy)  # type: ignore[arg-type]
-    cut, how = recorded("t", task, replace(played[0], terminated=False), policy)  # type: ignore[arg-type]
+    whole, ended = recorded("t", task, played[0], policy, 0)  # type: ignore[arg-type]
+    cut, how = recorded("t", task, replace(played[0], terminated=False), policy, 0)  # type: ignore[arg-type]
     count = len(played[0].actions_MA)
     assert (len(whole.choices), ended) == (count, Status.FINISHED) and (len(cut.choices), how.is_truncated) == (count - 1, True)
     assert cut.state is not None and played[0].state is not None and torch.equal(cut.state, played[0].state)
@@ -133,14 +133,20 @@ def test_the_last_action_of_an_episode_that_was_cut_off_is_left_out(folder: Path
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no reward": (
-        {"reward": "", "terminated": ""},
-        r"option reward: .* is told where: set reward to its key, such as next\.reward",
+        {"paid": "", "terminated": ""},
+        r"option paid: what each action of .* was paid must be said: set paid to its key, such as next\.reward",
     ),
-    "another key": ({"reward": "next.success"}, "reward = 'next.success' is not a key of the data set .*: it has .*next.reward"),
-    "an end of nothing": ({"reward": "success"}, "terminated = 'next.done' goes with a reward of the data set"),
-    "metres": ({"units": "physical"}, r'option units: a memory holds actions in \[-1, 1\], .*: use "simulator"'),
-    "a row of numbers": ({"reward": "action"}, "action of frame 0 has 4 numbers, and meta/info.json says 1"),
-    "fewer numbers": ({"dims": 7}, r"have actions of 4 numbers, and policy\.options\.dims = 7: make them equal"),
+    "another key": ({"paid": "next.success"}, "paid = 'next.success' is not a key of the data set .*: it has .*next.reward"),
+    "an end of nothing": ({"paid": "success"}, "terminated = 'next.done' goes with rewards of the data set"),
+    "metres": (
+        {"units": "physical"},
+        r'option units: a memory holds actions in \[-1, 1\], .*: use "simulator" if .*, or write it again with',
+    ),
+    "a row of numbers": ({"paid": "action"}, "action of frame 0 has 4 numbers, and meta/info.json says 1"),
+    "fewer numbers": (
+        {"dims": 7},
+        r"recorded episode 0 \(from 0\) has actions of 4 numbers, and policy\.options\.dims = 7: make them equal",
+    ),
 }
 
 
@@ -151,6 +157,41 @@ def test_data_that_can_not_be_learned_from_are_refused(tmp_path: Path, folder: P
     with pytest.raises(UserError, match=told) as caught:
         runs.run(config(tmp_path, demos(folder, **options), policy, offline="recorded"))
     assert "\n" not in str(caught.value)
+
+
+def test_a_state_of_another_length_is_said_to_be_the_data_set_s(tmp_path: Path, folder: Path) -> None:
+    with pytest.raises(UserError, match=r"'robotics/demos': what its data set shows .*: policy\.options\.state = 8, and .* of 4"):
+        runs.run(config(tmp_path, demos(folder, state="action"), offline="recorded"))
+
+
+def test_an_episode_of_which_nothing_is_left_is_named(folder: Path, played: list[Demonstration]) -> None:
+    task, policy = (
+        Demos(folder=str(folder), paid="next.reward"),
+        make_policy(config(folder, demos(folder), offline="recorded").policy),
+    )
+    short = replace(
+        played[0],
+        actions_MA=played[0].actions_MA[:1],
+        rewards_T=torch.zeros(1),
+        images={camera: shown[:1] for camera, shown in played[0].images.items()},
+        state=None if played[0].state is None else played[0].state[:1],
+        terminated=False,
+    )
+    with pytest.raises(UserError, match=r"recorded episode 7 \(from 0\) is a single action, .*: remove it, or say in the data"):
+        recorded("t", task, short, policy, 7)  # type: ignore[arg-type]
+
+
+def test_a_task_to_which_no_episode_falls_is_told_how_many_are_needed(tmp_path: Path, folder: Path) -> None:
+    tasks = [demos(folder), demos(folder) | {"name": "second"}]
+    given = config(tmp_path, tasks[0], offline="recorded").model_dump(exclude_unset=True)
+    stage = given["stages"][0] | {"offline_episodes": 1}
+    with pytest.raises(UserError, match="'second' gives none of offline_episodes = 1 for 2 tasks: raise that"):
+        runs.run(parse_config(given | {"tasks": tasks, "stages": [stage]}))
+
+
+def test_what_the_simulator_pays_is_chosen_apart_from_what_the_data_say(folder: Path) -> None:
+    task = Demos(**demos(folder, reward="own")["options"])
+    assert task.simulation is not None and (task.simulation.reward, task.paid) == ("own", "next.reward")
 
 
 def test_a_task_without_data_of_its_own_is_refused(tmp_path: Path) -> None:

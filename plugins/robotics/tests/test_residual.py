@@ -54,6 +54,27 @@ def test_the_base_carries_out_its_chunks_whatever_stands_beside_it(residual):
             torch.testing.assert_close(actions[row, 0], (expected + 0.5 * moved).clamp(-1, 1))
 
 
+def test_a_plan_for_another_instruction_is_dropped(tmp_path):
+    """One that sees the state alone is asked anew at calls 2 and 5, as if it played alone, and not at 3, where a chunk that
+    began with the episode would end. An episode that is played again begins with a new plan."""
+    Small(PolicyConfig(model="mlp"), dims=DIMS, state=STATE, chunk=3, hidden=[16], seed=5).save(tmp_path)
+    residual = Residual(PolicyConfig(model="mlp"), base=str(tmp_path), state=STATE, hidden=[16], seed=7)
+    states = torch.randn(6, 1, STATE, generator=torch.Generator().manual_seed(2))
+    for again in (0.0, 1.0):
+        planned = [residual.base.choose(seen(states[t] + again), draw([9], [t]), 0.0)[0][0].clamp(-1, 1) for t in range(6)]
+        for t, begin in enumerate([0, 0, 2, 2, 2, 5]):
+            shown = Observation(images={}, state=states[t] + again, instructions=["pick" if t < 2 else "place"])
+            choices = residual.choose(shown, draw([9], [t]), 1.0)[1]
+            torch.testing.assert_close(choices[0, 0, DIMS:], planned[begin][t - begin])
+
+
+def test_rows_of_one_seed_have_plans_of_their_own(residual):
+    """Such as those of a memory, whose calls have no random numbers."""
+    rows = torch.randn(3, STATE)
+    found = residual.choose(seen(rows), draw([0, 0, 0], [0, 0, 4]), 1.0)[1][:, 0, DIMS:]
+    torch.testing.assert_close(found, residual.base.choose(seen(rows), draw([0] * 3, [0] * 3), 0.0)[0][:, 0].clamp(-1, 1))
+
+
 def test_at_first_nothing_is_corrected(residual):
     rows = torch.randn(4, STATE)
     actions = residual.choose(seen(rows), draw([1, 2, 3, 4], [0] * 4), 0.0)[0]
