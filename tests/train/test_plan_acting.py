@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
+import tomli_w
 import torch
 from click.testing import CliRunner
 
@@ -210,3 +211,23 @@ def test_a_graph_s_copies_of_keys_and_values_are_in_memory():
     assert "graphs" not in {part.name for part in predict(base, GPUS["h200"], online=False).stages[0].parts}
     layers, width = 28, 4 * 128  # keys, and values
     assert parts["graphs"] % (2 * 2 * layers * width) == 0 and parts["graphs"] > 0
+
+
+@pytest.mark.parametrize("way", [{"iql": {}}, {"improve": {"candidates": 4, "keep": 2, "updates": 0.5}}], ids=["iql", "pa-rl"])
+def test_a_stage_that_learns_offline_alone_plays_nothing(way, tmp_path):
+    policy = {"kind": "squashed", "model": "mlp", "options": {"dims": 4, "state": 8, "hidden": [16]}}
+    stage = {"kind": "off-policy", "steps": 3, "offline": "expert", "offline_steps": 3, "offline_updates": 200, "updates": 2}
+    data = {"name": "offline", "policy": policy, "tasks": [{"id": "robotics/pick", "options": {"dims": 4}}]}
+    run = lambda **more: parse_config(data | {"stages": [stage | way | more]})  # noqa: E731
+    machine, seconds = replace(GPUS["h200"], flops=1e30, flops32=1e30, bandwidth=1e30), {}
+    for updates in (200, 400):
+        found = predict(run(offline_updates=updates), machine, online=False).stages[0]
+        seconds[updates] = {part.name: part.seconds for part in found.seconds}
+        assert not found.work.sampled and "act" not in seconds[updates] and "calls" not in {part.name for part in found.parts}
+    for name in ("update: critics", "update: backward") if "iql" in way else ("update: backward",):
+        assert seconds[400][name] == pytest.approx(2 * seconds[200][name]) and seconds[200][name] > 0
+    plays = predict(run(offline_steps=2), machine, online=False).stages[0]
+    assert plays.work.sampled and "act" in {part.name for part in plays.seconds}
+    (tmp_path / "run.toml").write_text(tomli_w.dumps(data | {"stages": [stage | way]}))
+    told = CliRunner().invoke(main, ["plan", str(tmp_path / "run.toml"), "--machine", "h200"]).output
+    assert "a step that plays nothing: " in told and "episodes are sampled" not in told and "no prompt" not in told

@@ -168,12 +168,15 @@ def acting_workload(config: RunConfig, stage: Stage, call: Call, sizes: Sizes, l
     # a row of an sft stage is a step of a demonstration, or a whole one
     per_episode = 1 if isinstance(stage, SftStage) else math.ceil(sizes.steps / call.chunk)
     sampled, perhaps, trained = (per_learner(rounds, learners) for rounds in (step.sampled, step.perhaps, step.trained))
+    offline = isinstance(stage, OffPolicyStage) and stage.offline_steps == stage.steps  # else a step that plays is counted
+    if offline:
+        sampled = perhaps = trained = ()
     episodes, parts = total(trained), step.minibatches
     calls = episodes * per_episode
     if (most := max(episodes, total(sampled)) * per_episode) > MOST:
         raise UserError(f"a step of the {stage.kind} stage has {most:,} calls per learner, more than the {MOST:,} of a plan")
     at_once = max(1, config.train.micro_batch_tokens // length)
-    remembered = _remembering(stage, episodes, per_episode, call.alone)
+    remembered = _remembering(stage, episodes, calls, call.alone)
     each, longer = divmod(calls, parts)
     dealt = {remembered.batch: parts} if remembered.batch else {each + 1: longer, each: parts - longer}
     rows = sum_of((_split(many, at_once), n) for many, n in dealt.items())
@@ -183,7 +186,7 @@ def acting_workload(config: RunConfig, stage: Stage, call: Call, sizes: Sizes, l
     return Workload(
         kind=stage.kind,
         prompts=-(-step.asked // learners),
-        asked=step.asked,
+        asked=0 if offline else step.asked,
         group=step.group,
         prompt_tokens=prompt,
         patches=sizes.images * picture,
@@ -219,9 +222,11 @@ class _Remembering:
     """See `Workload`."""
 
 
-def _remembering(stage: Stage, episodes: int, per_episode: int, alone: bool) -> _Remembering:
-    """Once critics have warmed up, and while the memory has more calls than a step draws, so that each is looked at once."""
-    calls = episodes * per_episode
+def _remembering(stage: Stage, episodes: int, calls: int, alone: bool) -> _Remembering:
+    """Once critics have warmed up, and while the memory has more calls than a step draws, so that each is looked at once. calls:
+    of the episodes; without any, the updates are offline."""
+    if isinstance(stage, OffPolicyStage) and not calls:
+        calls = stage.offline_updates
     if isinstance(stage, OffPolicyStage) and stage.improve is None:  # the policy once for each call
         return _Remembering(stage.batch_size, calls)
     if isinstance(stage, RecapStage):  # a frozen copy sees each observation, that after the last call too
@@ -234,7 +239,7 @@ def _remembering(stage: Stage, episodes: int, per_episode: int, alone: bool) -> 
     each = 2 if stage.conservative else 0 if how.expectile else 1  # Cal-QL also asks where the transition begins
     drawn = min(calls * stage.updates * stage.batch_size * each + updates * how.batch_size, stage.capacity)
     many = how.candidates if alone else 1
-    seen = calls * (2 if how.acts else 1) + episodes  # when it chooses, and when what it played is kept
+    seen = calls * (2 if how.acts else 1) + episodes if episodes else 0  # when it chooses, and when what it played is kept
     return _Remembering(how.batch_size, updates, many if how.acts else 1, seen + drawn * many)
 
 

@@ -163,6 +163,9 @@ def _show_stage(plan: Plan, stage: StagePlan) -> None:
     print_table(f"stages.{stage.number} ({stage.kind}): seconds per step", ["part", "seconds", "share", "limited by"], timed)
     use = f", {stage.flop_use:.0%} of its peak FLOP/s" if plan.machine.kind == "gpu" else ""
     what = "episodes" if plan.sizes.steps else "completions"
+    if not work.asked:
+        click.echo(f"a step that plays nothing: {stage.step_s:.2f} s{use}")
+        return
     click.echo(f"a step of {work.asked} x {work.group} {what}: {stage.step_s:.2f} s, {stage.tokens_per_s:,.0f} tokens/s{use}")
     sampled, trained, again = (sum(n * size for n, size in of) for of in (work.sampled, work.trained, work.perhaps))
     if sampled not in (0, trained) or trained != work.prompts * work.group:
