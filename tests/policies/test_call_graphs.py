@@ -107,6 +107,14 @@ def test_what_comes_once_is_not_captured(network):
     assert graphs.captured == 0
 
 
+def test_shapes_that_never_come_again_are_forgotten(network, monkeypatch):
+    monkeypatch.setattr(call_graphs, "MOST_SIGHTS", 4)
+    graphs = CallGraphs(network, CPU, RecordedCapture)
+    for rows in range(1, 12):
+        check(graphs, network, 0, rows=rows)
+    assert len(graphs._sights) <= 5
+
+
 def test_new_weights_are_seen(network):
     """Those that are written in place by a replay, those that lie elsewhere by a new capture."""
     graphs = CallGraphs(network, CPU, RecordedCapture)

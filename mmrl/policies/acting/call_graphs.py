@@ -31,6 +31,10 @@ SIGHTS = 2
 """How often a shape is run without a graph: those of the last environments of a batch seldom come again."""
 
 
+MOST_SIGHTS = 1000
+"""Shapes that are remembered without a graph."""
+
+
 class CallGraphs:
     """The graphs of a policy's calls, and the tensors that they read."""
 
@@ -72,6 +76,8 @@ class CallGraphs:
 
     def _captures(self, key: Any, run: Callable[..., Any], given: Sequence[Any], read: _Given) -> bool:
         """Capture a run if the shape has been seen often enough; whether there is a graph of it now."""
+        if len(self._sights) > MOST_SIGHTS:  # of shapes that never came again
+            self._sights.clear()
         self._sights[key] += 1
         if self.failure or self._sights[key] <= SIGHTS:
             return False
