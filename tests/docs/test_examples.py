@@ -24,6 +24,7 @@ WITHOUT = {
     "mmrl.api.episodes.plain_instruction": "guidance calls it",
     "mmrl.api.errors.nearest_first": "errors for unknown options call it",
     "mmrl.api.operators.prepare_torchvision": "import mmrl calls it",
+    "mmrl.api.simulators.layout.asked_until": "demonstrations in chunks call it",
     "mmrl.api.processes.answers.EndedEarly": PROCESS,
     "mmrl.api.processes.answers.TookTooLong": PROCESS,
     "mmrl.api.processes.answers.answer_to": PROCESS,

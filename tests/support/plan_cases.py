@@ -18,13 +18,16 @@ def saved(model, forward):
     found = {}
 
     def keep(t):
+        t = t.detach()  # else an output would hold the pass that made it, which holds the output: nobody frees such a circle
         if t.untyped_storage().data_ptr() not in weights:
             found[t.untyped_storage().data_ptr()] = t
         return t
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
         forward()
-    return sum(t.untyped_storage().nbytes() for t in found.values())
+    size = sum(t.untyped_storage().nbytes() for t in found.values())
+    found.clear()  # hooks that torch holds hold it
+    return size
 
 
 def kept(vlm, micro):

@@ -259,6 +259,7 @@ def saved_by(work: Callable[[], torch.Tensor], shared: Sequence[torch.Tensor], b
     left = {each.untyped_storage()._cdata for each in shared}
     found = sum(t.untyped_storage().nbytes() for key, t in kept.items() if key not in left and not _is_weight(t))
     del result
+    kept.clear()  # hooks that torch holds hold it
     return found
 
 
