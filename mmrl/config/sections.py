@@ -16,15 +16,7 @@ from mmrl.config.condition import ConditionConfig
 from mmrl.config.experts import ExpertsConfig
 from mmrl.config.generate import GenerateConfig
 from mmrl.config.limits import Alarm, LimitsConfig
-from mmrl.config.off_policy import (
-    EXPERT_EPISODES,
-    RECORDED_EPISODES,
-    GripperConfig,
-    ImproveConfig,
-    IqlConfig,
-    OffPolicyStage,
-    Td3Config,
-)
+from mmrl.config.off_policy import GripperConfig, ImproveConfig, IqlConfig, OffPolicyStage, Td3Config
 from mmrl.config.policy import LoraConfig, PolicyConfig, VideoConfig
 from mmrl.config.preferences import PreferenceStage
 from mmrl.config.recap import RecapStage
@@ -49,9 +41,7 @@ from mmrl.config.values import Bound, Count, Free, Place, Positive, Rate, Real, 
 
 __all__ = [
     "EXPERT",
-    "EXPERT_EPISODES",
     "PARTS",
-    "RECORDED_EPISODES",
     "STAGES",
     "Alarm",
     "ComputeConfig",

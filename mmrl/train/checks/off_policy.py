@@ -8,7 +8,8 @@ from pathlib import Path
 from mmrl.api.errors import UserError
 from mmrl.api.interfaces import Task
 from mmrl.api.specs import PolicySpec, SimulatorSpec
-from mmrl.config.sections import EXPERT_EPISODES, RECORDED_EPISODES, OffPolicyStage, RecapStage, RunConfig, Stage
+from mmrl.config.off_policy import EXPERT_EPISODES, RECORDED_EPISODES
+from mmrl.config.sections import OffPolicyStage, RecapStage, RunConfig, Stage
 from mmrl.judge.rewards import Weights
 from mmrl.policies.acting.base import ActingPolicy
 from mmrl.policies.acting.saved_policy import saved_options

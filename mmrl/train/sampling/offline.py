@@ -15,7 +15,8 @@ from mmrl.api.errors import UserError
 from mmrl.api.interfaces import Task
 from mmrl.api.simulators.types import Demonstration, TrajectoryData
 from mmrl.api.types import Score, Status
-from mmrl.config.sections import EXPERT_EPISODES, RECORDED_EPISODES, OffPolicyStage, Training
+from mmrl.config.off_policy import EXPERT_EPISODES, RECORDED_EPISODES
+from mmrl.config.sections import OffPolicyStage, Training
 from mmrl.judge import build_cases
 from mmrl.judge.rewards import weights_at
 from mmrl.policies.acting.base import ActingPolicy
