@@ -98,7 +98,7 @@ class Run:
             counter = Counter()
             with counter:
                 self.timed(way, gradients)
-            found[kind] = counter.operations
+            found[kind] = counter.kernels
         return found
 
     def wait(self) -> None:

@@ -33,6 +33,7 @@ from mmrl.rollout.turns import ConversationCollector
 from mmrl.train.plan import Sizes, predict
 from mmrl.train.plan.machines import current_machine
 from mmrl.train.plan.memory import LOGIT_CHUNK
+from mmrl.train.plan.traced import saved_by
 from mmrl.train.update.learner import Learner
 from mmrl.train.update.pack_conversations import pack
 from on_device import SIZES, name_of, weights_made
@@ -184,24 +185,12 @@ def held(policy: VLM, learner: Learner) -> dict[str, float]:
 
 def kept(policy: VLM, micro: Any) -> float:
     """Bytes that the largest micro-batch keeps for its backward pass, without logits."""
-    weights = {p.untyped_storage().data_ptr() for p in policy.model.parameters()}
-    found: dict[int, Any] = {}
-
-    def keep(t: torch.Tensor) -> torch.Tensor:
-        at = t.untyped_storage().data_ptr()
-        if at not in weights:
-            found[at] = t
-        return t
-
-    largest = 0.0
+    largest = 0
     for one in micro:
-        found.clear()
-        with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
-            policy.logprobs(one, 1.0)
         logits = len(one.target_L) * len(policy.bias_V)
-        bytes_ = sum(t.untyped_storage().nbytes() for t in found.values()) - (4 * logits if logits <= LOGIT_CHUNK else 0)
-        largest = max(largest, float(bytes_))
-    return largest
+        bytes_ = saved_by(lambda one=one: policy.logprobs(one, 1.0))  # type: ignore[misc]
+        largest = max(largest, bytes_ - (4 * logits if logits <= LOGIT_CHUNK else 0))
+    return float(largest)
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from mmrl.api.errors import UserError, check_path
@@ -85,3 +86,47 @@ def tiny_sizes(name: str, sizes: Mapping[str, int], seed: int) -> tuple[str, dic
 def tiny_name(family: str, sizes: Mapping[str, int]) -> str:
     """The inverse of `tiny_sizes`."""
     return f"tiny:{family}:" + ",".join(f"{key}={value}" for key, value in sizes.items())
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """A size in the name of a tiny model."""
+
+    usual: int
+    """Where the name doesn't say it."""
+    low: int
+    high: int
+    step: int = 1
+    """It is a multiple of this."""
+
+    def allows(self, value: int) -> bool:
+        return value % self.step == 0 and self.low <= value <= self.high
+
+    def __str__(self) -> str:
+        return f"a multiple of {self.step} from {self.low} to {self.high}" if self.step > 1 else f"from {self.low} to {self.high}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TinyNames:
+    """The names `tiny:FAMILY[:key=value,...]` of a family of tiny policies that act."""
+
+    family: str
+    called: str
+    """How a person calls such a policy."""
+    sizes: Mapping[str, Size]
+    others: str = "a folder or hub name of one"
+    """What else `policy.model` may be."""
+
+    def parse(self, name: str, seed: int) -> dict[str, int]:
+        """Its sizes and seed. Raises UserError for another family's name, and for an unknown or invalid part."""
+        if name.split(":")[1] != self.family:
+            raise UserError(f"{name!r} is no {self.called}: write tiny:{self.family}, or {self.others}", key="policy.model")
+        _, found = tiny_sizes(name, {key: size.usual for key, size in self.sizes.items()}, seed)
+        wrong = [f"{key} must be {size}" for key, size in self.sizes.items() if not size.allows(found[key])]
+        if wrong:
+            raise UserError(f"{name!r}: {', '.join(wrong)}: change {'it' if len(wrong) == 1 else 'them'}", key="policy.model")
+        return found
+
+    def full_name(self, name: str, seed: int) -> str:
+        """`name` with everything that `parse` would add, so that it stands for the same weights whatever the seed of a run."""
+        return tiny_name(self.family, self.parse(name, seed))

@@ -22,11 +22,11 @@ from mmrl.config.sections import LoraConfig, PolicyConfig, RlStage
 from mmrl.policies.vlm import attention, tiny
 from mmrl.policies.vlm.experts import has_experts
 from mmrl.policies.vlm.vlm import VLM
-from mmrl.train.plan import experts, predict
-from mmrl.train.plan.any_family import counted_shapes
+from mmrl.train.plan import predict
+from mmrl.train.plan.any_family import shapes_of
 from mmrl.train.plan.attention import Attention
-from mmrl.train.plan.configs import PASSES
-from mmrl.train.plan.kept import activations, recompute_bytes
+from mmrl.train.plan.families import SHOWN
+from mmrl.train.plan.kept import activations, counted, recompute_bytes
 from mmrl.train.plan.kinds import adapted, without_layers
 from mmrl.train.plan.machines import GPUS
 from mmrl.train.plan.memory import cache_token
@@ -44,7 +44,7 @@ OFF = {"ernie4_5_vl_moe": 0.02}
 DAILY = "llama4"
 FUSED = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 HEARING = "qwen2_audio"
-FAMILIES = [*(f for f in tiny.FAMILIES if f != HEARING and tiny.model_type(f"tiny:{f}:layers=3") in PASSES)]
+FAMILIES = [*(f for f in tiny.FAMILIES if f != HEARING and tiny.model_type(f"tiny:{f}:layers=3") in SHOWN)]
 
 
 def both(family, dtype="float32", **more):
@@ -54,7 +54,7 @@ def both(family, dtype="float32", **more):
 
 
 def test_every_family_is_compared():
-    assert {tiny.model_type(f"tiny:{family}:layers=3") for family in (*FAMILIES, HEARING)} == {*PASSES}
+    assert {tiny.model_type(f"tiny:{family}:layers=3") for family in (*FAMILIES, HEARING)} == {*SHOWN}
 
 
 @pytest.mark.parametrize("dtype, size", [pytest.param("float32", 4, marks=pytest.mark.slow), ("bfloat16", 2)])
@@ -130,7 +130,7 @@ def test_adapters_leave_out_what_frozen_weights_do_not_need(match):
 def test_published_mixtures_of_experts_by_hand():
     """DeepSeek V3's sizes, which Kimi K2.5's language model has by default, and Llama 4 Scout's, all of whose experts
     transformers computes for each token."""
-    kimi, scout = (counted_shapes(transformers.AutoConfig.for_model(kind).to_dict(), None, "") for kind in ("kimi_k25", "llama4"))
+    kimi, scout = (shapes_of(transformers.AutoConfig.for_model(kind).to_dict(), "") for kind in ("kimi_k25", "llama4"))
     clock = CostModel(kimi, GPUS["h200"], "bfloat16")
     attention_of = 7168 * (1536 + 576) + 1536 * 128 * 192 + 512 * 128 * 256 + 128 * 128 * 7168
     active = 61 * attention_of + 3 * 3 * 7168 * 18432 + 58 * (9 * 3 * 7168 * 2048 + 256 * 7168)
@@ -161,8 +161,8 @@ def test_a_step_reads_and_starts_what_tokens_hit():
     clock = CostModel(shapes, GPUS["h200"], "bfloat16")
     one, many = (clock.text(rows, 1, 100) for rows in (1, 64))
     t = shapes.text
-    loop = sum(layer.loop * layer.count for layer in experts.counted(shapes, 2))
-    more = loop * t.experts.count * (experts.share_hit(t.experts, 64) - experts.share_hit(t.experts, 1))
+    loop = sum(layer.loop * layer.count for layer in counted(shapes, 2))
+    more = loop * t.experts.count * (t.experts.hit(64) - t.experts.hit(1))
     assert many.starting - one.starting == pytest.approx(more * clock.machine.launch) and loop > 8 * len(t.where)
 
 
@@ -212,7 +212,7 @@ def test_absurd_files_of_a_processor_are_refused_before_their_work_is_done(famil
     damage(processor)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(UserError, match=f"^it: {told}( of a plan)?: (they are|its files are) damaged, copy them again"):
-        counted_shapes(data, processor, "it").seeing(SIDE**2)
+        shapes_of(data, "it", processor).seeing(SIDE**2)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**20, "KiB"
 
 
@@ -222,13 +222,13 @@ def test_what_is_damaged_is_refused_at_no_cost():
     data = tiny.skeleton(DAILY, hidden=128, layers=3).config.to_dict()
     words = data["text_config"]
     with pytest.raises(UserError, match=r"1,073,741,824 tokens are no vocabulary: its config.json is damaged, copy it again$"):
-        counted_shapes(data | {"text_config": words | {"vocab_size": 2**30}}, None, "it")
+        shapes_of(data | {"text_config": words | {"vocab_size": 2**30}}, "it")
     processor = tiny.processor(DAILY, hidden=128, layers=3)
     processor.chat_template = "no picture"
     with pytest.raises(
         UserError, match=r"^it can't be shown a picture without its weights, and mmrl plan can't count it: (?!prompt)"
     ):
-        counted_shapes(data, processor, "it").seeing(SIDE**2)
+        shapes_of(data, "it", processor).seeing(SIDE**2)
 
     class Made(TorchDispatchMode):
         on_cpu = 0

@@ -88,3 +88,20 @@ def test_a_policy_that_steers_another_has_it_look_once():
         config = parse_config(data | {"stages": [{"kind": "off-policy", "steps": 1}]})
         flops[kind] = next(part.flops for part in predict(config, H200).stages[0].seconds if part.name == "act")
     assert flops["steered"] == pytest.approx(flops["squashed"], rel=1e-3)
+
+
+def test_a_base_that_acts_again_for_critics_of_noise_takes_time_and_these_take_memory(tmp_path):
+    """In a step of one episode of five calls of two actions: two updates of the critics and three of those of noise a call."""
+    base = {"kind": "vla", "model": "tiny:qwen2_5_vl", "options": {"dims": 3, "chunk": 2, "head": "flow"}}
+    found = {}
+    for name, way in (("plain", {}), ("aliased", {"noise_aliasing": {"updates": 3}})):
+        policy = {"kind": "steered", "model": "mlp", "options": {"state": 2, "base": base}}
+        data = {"name": "x", "policy": policy, "tasks": [{"id": "robotics/reach", "options": {"dims": 3, "max_steps": 10}}]}
+        stage = {"kind": "off-policy", "steps": 1, "prompts_per_step": 1, "updates": 2, "batch_size": 128, "critics": 2} | way
+        found[name] = predict(parse_config(data | {"stages": [stage]}), H200).stages[0]
+    flops = {key: {part.name: part.flops for part in stage.seconds} for key, stage in found.items()}
+    again = flops["aliased"]["update: critics"] - flops["plain"]["update: critics"]
+    assert again / flops["plain"]["act"] == pytest.approx(5 * (2 + 3) * 128 / 64, rel=0.02), "which is a pass of 64 environments"
+    assert found["aliased"].work.updates == 2 * found["plain"].work.updates == 10
+    parts = {key: next(part.bytes for part in stage.parts if part.name == "critics") for key, stage in found.items()}
+    assert parts["aliased"] > 1.5 * parts["plain"]

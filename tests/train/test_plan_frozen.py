@@ -6,7 +6,7 @@ from mmrl.config.load import parse_config
 from mmrl.config.sections import LoraConfig, PartConfig, PolicyConfig, RlStage
 from mmrl.policies.vlm import attention, tiny
 from mmrl.policies.vlm.vlm import VLM
-from mmrl.train.plan.configs import PASSES
+from mmrl.train.plan.families import SHOWN
 from mmrl.train.plan.kept import activations, recompute_bytes
 from mmrl.train.plan.memory import resident
 from mmrl.train.plan.sources import find_shapes
@@ -55,7 +55,7 @@ def test_activations_are_what_torch_keeps(family, what):
         pytest.skip("its tower has no linear layer")
     vlm, shapes, weights, optimizer = both(family, what)
     assert {name for name, _ in optimizer.named} == set(weights.learning.names or dict(shapes.named()))
-    passes = tiny.model_type(f"tiny:{family}:layers=3") in PASSES
+    passes = tiny.model_type(f"tiny:{family}:layers=3") in SHOWN
     micro, planned = a_micro_batch(vlm, 70, size=(SIDE, SIDE), patches=shapes.seen.patches if passes else 0)
     capped = 2 * len(micro.target_L) * len(vlm.bias_V) * (vlm.family.capabilities.head == "softcap")  # of the head, too
     with attention.small_blocks():

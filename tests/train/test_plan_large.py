@@ -7,10 +7,10 @@ import pytest
 
 from mmrl.config.load import parse_config
 from mmrl.train.plan import predict
+from mmrl.train.plan.any_family import shapes_of
 from mmrl.train.plan.attention import BLOCK, blocks
 from mmrl.train.plan.machines import GPUS
 from mmrl.train.plan.published import PUBLISHED
-from mmrl.train.plan.shapes import shapes_of
 from mmrl.train.plan.workload import MOST, Sizes, dealt, workload
 
 SHAPES = shapes_of(PUBLISHED["Qwen/Qwen2.5-VL-3B"], "it")

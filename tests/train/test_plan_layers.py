@@ -1,23 +1,20 @@
 """Layers of language models whose passes a plan counts, against what torch keeps and computes of tiny models on a CPU."""
 
-import json
-
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from mmrl.config.load import parse_config
 from mmrl.config.sections import LoraConfig, PolicyConfig, RlStage
-from mmrl.policies.vlm import attention, tiny
+from mmrl.policies.vlm import attention
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.train.plan import predict
-from mmrl.train.plan.kept import activations, text_layers
-from mmrl.train.plan.layers import layers_of
+from mmrl.train.plan.any_family import shapes_of
+from mmrl.train.plan.kept import activations
 from mmrl.train.plan.machines import GPUS
 from mmrl.train.plan.memory import cache_token
 from mmrl.train.plan.published import PUBLISHED
 from mmrl.train.plan.seconds import CostModel
-from mmrl.train.plan.shapes import shapes_of
 from mmrl.train.plan.trained import trained
 from mmrl.train.plan.workload import CHUNK
 from mmrl.train.resolve import with_algorithm_defaults
@@ -68,17 +65,6 @@ def test_operations_are_those_that_torch_counts(family):
     near = clock.tower(planned.patches, planned.patches).attention * clock.rate * clock.machine.fused
     # the tower's attention is one operator, which torch doesn't count on a CPU
     assert told == pytest.approx(clock.forward(planned, planned.patches).flops - near, rel=2e-3)
-
-
-@pytest.mark.parametrize("family", ["qwen3_vl", "qwen3_vl_moe"])
-def test_counting_finds_what_is_computed_elsewhere(family):
-    """Of families whose layers are computed by formulas."""
-    config = tiny.skeleton(family, hidden=128, layers=3).config.to_dict()
-    shapes, layers = shapes_of(config, family), layers_of(json.dumps(config))
-    for b in (2, 4):
-        for dense in (True, False):
-            ((number, size),) = layers.kept(b, dense)
-            assert [(number, pytest.approx(size.ragged.per_token, rel=2e-3))] == text_layers(shapes, b, None, dense)
 
 
 def test_a_state_has_as_many_numbers_as_a_cache_holds():

@@ -11,8 +11,8 @@ from mmrl.config.load import parse_config
 from mmrl.config.sections import PolicyConfig, SftStage
 from mmrl.policies.batches import Credit
 from mmrl.policies.vlm.vlm import VLM
+from mmrl.train.plan.any_family import shapes_of
 from mmrl.train.plan.memory import fresh_gradients, update
-from mmrl.train.plan.shapes import shapes_of
 from mmrl.train.plan.traced import Counter
 from mmrl.train.plan.trained import passing_bytes, trained, weight_bytes
 from mmrl.train.plan.workload import Sizes, workload
@@ -101,6 +101,6 @@ def test_gradients_of_a_single_backward_pass_grow_while_activations_are_freed(dt
 
     parts = {part.name: part.bytes for part in update(shapes, config, work, weights, "cpu")}
     planned = sum(parts.get(name, 0) for name in ("activations", "logits", "fresh gradients"))
-    pictures = 4 * shapes.vision.values * max(m.patches for m in work.micro)  # which are there before
+    pictures = shapes.pixel_bytes * max(m.patches for m in work.micro)  # which are there before
     found = made(learned)[0]
     assert planned + parts.get("gradients", 4 * weights.moved) - pictures == pytest.approx(found, rel=0.1)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import weakref
 from types import SimpleNamespace
 
 import pytest
 import torch
 from mmrl_robotics.small import Small
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import embedding, scaled_dot_product_attention
 from torch.utils.flop_counter import FlopCounterMode
 
 from mmrl.api.errors import PluginError, UserError
@@ -26,8 +28,9 @@ from mmrl.registry import plugins
 from mmrl.train.plan import predict, sizes_of
 from mmrl.train.plan.acting_passes import Passes, passes_of
 from mmrl.train.plan.machines import machine_by_name
+from mmrl.train.plan.once import once
 from mmrl.train.plan.sources import find_shapes
-from mmrl.train.plan.traced import trace, trace_both
+from mmrl.train.plan.traced import kept_of, saved_by, trace, trace_both
 from mmrl.train.plan.trained import trained
 from mmrl.train.update.gripper import WithGripper
 from mmrl.train.update.replay import Drawn
@@ -39,6 +42,7 @@ CASES = {
     "pi0_fast": ("tiny:pi0_fast:hidden=32,layers=2,chunk=3", {"dims": 3, "chunk": 2, "action_tokens": 12}),
     "smolvla": ("tiny:smolvla", {"dims": 3, "state": 2, "steps": 3, "noisy": "one"}),
     "gr00t": ("tiny:gr00t", {"dims": 3, "steps": 3}),
+    "gr00t_n1d6": ("tiny:gr00t_n1d6", {"dims": 3, "steps": 3}),
     "robotics/small": ("cnn", {"dims": 3, "chunk": 2, "state": 2, "size": 56, "head": "flow"}),
     "act": ("tiny:act", {"dims": 3, "state": 2}),
     "xvla": ("tiny:xvla", {"steps": 3}),
@@ -84,23 +88,16 @@ def calls_of(policy, seen, sample):
 
 def kept(policy, calls):
     """(floating-point operations that torch counts, on a CPU without those of attention; bytes that a forward pass keeps)."""
-    weights, found = {p.untyped_storage()._cdata for p in policy.model.parameters()}, {}
-
-    def keep(t):
-        if t.untyped_storage()._cdata not in weights:
-            found[t.untyped_storage()._cdata] = t
-        return t
-
-    with FlopCounterMode(display=False) as counter, torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
-        policy.outputs(calls, 1.0)
-    return counter.get_total_flops(), sum(t.untyped_storage().nbytes() for t in found.values())
+    with FlopCounterMode(display=False) as counter:
+        size = saved_by(lambda: policy.outputs(calls, 1.0))
+    return counter.get_total_flops(), size
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", CASES)
 def test_the_weights_and_passes_are_those_of_the_policy(kind):
     model, options = CASES[kind]
-    config = PolicyConfig(kind=kind, model=model, options=options)
+    config = PolicyConfig(kind=kind.removesuffix("_n1d6"), model=model, options=options)
     policy, found = make_policy(config, device="cpu", seed=0), Passes(config)
     assert dict(found.shapes.named()) == {name: tuple(p.shape) for name, p in policy.parameters()}
     counted = trained(found.shapes, None, RlStage(kind="rl", steps=1))
@@ -165,7 +162,43 @@ def test_attention_is_counted_and_kept_as_fused_kernels_do_it():
     assert forward.kept <= 4 * (query.numel() + 2 * 3 * 50) + 8, "the output and a number of each row, not all pairs"
     done = trace(lambda: (torch.empty(10, 20, device=META) @ torch.empty(20, 30, device=META)).add_(1).view(-1))
     assert done.products == ((2 * 10 * 20 * 30, 4 * (200 + 600 + 300)),)
-    assert (done.operations, done.peak, done.kept) == (4, 4 * 1100, 0)
+    assert (done.operations, done.peak, done.kept) == (5, 4 * 1100, 0), "Python starts a view, too"
+
+
+def test_of_a_table_what_is_taken_is_read():
+    table, taken = torch.empty(1000, 8, device=META), torch.zeros(5, device=META, dtype=torch.int64)
+    assert [trace(work).moved for work in (lambda: embedding(taken, table), lambda: table[taken])] == [2 * 4 * 5 * 8] * 2
+
+
+@pytest.mark.parametrize("count", [saved_by, kept_of, trace_both])
+def test_what_was_counted_is_freed(count):
+    """An output that is kept for its own pass."""
+    made = []
+
+    def work():
+        out = torch.empty(9, device=META, requires_grad=True).exp()
+        made.append(weakref.ref(out))
+        return out * 2
+
+    count(work)
+    gc.collect()
+    assert [found() for found in made] == [None]
+
+
+def test_answers_are_remembered_as_long_as_their_object_lives():
+    class Counts:
+        asked = 0
+
+        @once
+        def of(self, n):
+            self.asked += 1
+            return n + self.asked
+
+    one, other = Counts(), Counts()
+    assert [one.of(1), one.of(1), one.of(2), other.of(1)] == [2, 2, 4, 2]
+    held = weakref.ref(one)
+    del one
+    assert held() is None
 
 
 @pytest.mark.slow
@@ -266,7 +299,7 @@ def test_a_critic_of_the_gripper_takes_what_its_updates_take():
     zeros = dict.fromkeys(("rewards_n", "discounts_n", "paid_n", "weights_n", "places_n", "last_n"), torch.zeros(32))
     drawn = Drawn(seen_nF=torch.zeros(32, 5), after_nF=torch.zeros(32, 5), actions_nA=torch.zeros(32, 4), **zeros)
     with FlopCounterMode(display=False) as counter:
-        agent.learn_beside(drawn, 0)
+        agent.learn_beside(drawn, torch.Generator(), 0)
     assert found[3][0] - found[0][0] == 16 * 9 * 2 * counter.get_total_flops() > 0
     weights = sum(p.numel() for p in agent.gripper_target.parameters())
     assert found[3][1] - found[0][1] == 4 * weights, "the others are the policy's"

@@ -11,38 +11,19 @@ from torch.utils.flop_counter import FlopCounterMode
 import vlm_cases as cases
 from mmrl.api.errors import UserError
 from mmrl.config.parts import part_of
-from mmrl.config.sections import PolicyConfig, RlStage, RunConfig
+from mmrl.config.sections import PolicyConfig, RlStage
 from mmrl.policies.vlm.vlm import VLM
-from mmrl.train.plan import check_fits, experts, predict, sizes_of
+from mmrl.train.plan import check_fits, predict, sizes_of
 from mmrl.train.plan.advice import Change, changes
+from mmrl.train.plan.any_family import shapes_of
 from mmrl.train.plan.cost import Cost
-from mmrl.train.plan.machines import GB, GPUS, MIB, TERA, Machine, cpu, current_machine, machine_by_name
+from mmrl.train.plan.machines import GB, GPUS, MIB, cpu, current_machine, machine_by_name
 from mmrl.train.plan.published import PUBLISHED
 from mmrl.train.plan.seconds import CostModel
-from mmrl.train.plan.shapes import shapes_of
 from mmrl.train.plan.sources import find_shapes
 from mmrl.train.plan.trained import trained
 from mmrl.train.plan.workload import Micro, Sizes
-from mmrl.train.resolve import with_algorithm_defaults
-from plan_cases import a_micro_batch
-
-MACHINE = Machine(
-    name="plain", kind="gpu", memory=80 * 2**30, flops=100 * TERA, flops32=10 * TERA, bandwidth=1000 * GB, link=100 * GB,
-    host=25 * GB, launch=0.0, matmul=1.0, attention=1.0, fused=1.0, blocks=1.0, streaming=1.0,
-)  # fmt: skip
-
-
-def run_file(**sections):
-    stage = {"kind": "rl", "steps": 1, "prompts_per_step": 8, "group_size": 4}
-    data = {"name": "x", "tasks": [{"id": "classification/digits"}], "stages": [stage]}
-    data["policy"] = {"model": "Qwen/Qwen2.5-VL-3B", "dtype": "bfloat16", "max_pixels": 262144}
-    for name, section in sections.items():
-        data[name] = {**data[name], **section} if isinstance(data.get(name), dict) else section
-    return with_algorithm_defaults(RunConfig.model_validate(data))
-
-
-def seconds(plan, name, stage=0):
-    return next(part.seconds for part in plan.stages[stage].seconds if part.name == name)
+from plan_cases import MACHINE, a_micro_batch, run_file, seconds
 
 
 @pytest.mark.parametrize("family", [*cases.FAMILIES, "qwen3_vl_moe", "glm4v_moe"])
@@ -100,7 +81,7 @@ def test_rows_that_share_a_prompt_compute_the_blocks_of_their_mask():
 def test_decoding_few_rows_waits_for_the_weights():
     clock = CostModel(shapes_of(PUBLISHED["Qwen/Qwen2.5-VL-3B"], ""), MACHINE, "bfloat16")
     layer = 2048 * (2 * 2048 + 2 * 256 + 3 * 11008)
-    assert clock.text(1, 1, 100).products == clock.text(8, 1, 100).products == pytest.approx(2 * layer * 36 / 1e12)
+    assert clock.text(1, 1, 100).products == clock.text(8, 1, 100).products == pytest.approx(2 * layer * 36 / 1e12, rel=2e-4)
     assert clock.text(1000, 1, 100).products > 5 * clock.text(8, 1, 100).products
 
 
@@ -111,8 +92,7 @@ def test_a_token_pays_for_its_experts_and_few_tokens_read_few():
     attending, router, expert = 2048 * (2 * 4096 + 2 * 512), 2048 * 128, 3 * 2048 * 768
     assert clock.text(2, 1000).products == pytest.approx(2 * 48 * (attending + router + 8 * expert) * 2000 / 1e14)
     for rows, read in ((1, 8), (8, 128 * (1 - (15 / 16) ** 8))):
-        assert clock.text(rows, 1, 100).products == pytest.approx(2 * 48 * (attending + router + read * expert) / 1e12)
-    assert experts.read(clock.shapes, 1000) == pytest.approx(48 * (router + 128 * expert))
+        assert clock.text(rows, 1, 100).products == pytest.approx(2 * 48 * (attending + router + read * expert) / 1e12, rel=1e-4)
 
 
 def test_backward_passes_cost_what_is_trained():
@@ -145,7 +125,7 @@ def test_backward_passes_compute_no_gradients_of_frozen_weights(frozen):
         found[0].sum().backward()
     seen = clock.text(planned.rows, planned.length).attention * clock.rate * clock.machine.attention
     back = clock.backward(planned, planned.patches, trained(shapes, None, stage), False)
-    pixels = 0 if "vision" in frozen else 2 * planned.patches * shapes.vision.values * shapes.vision.hidden
+    pixels = 0 if "vision" in frozen else 2 * planned.patches * vlm.model.model.visual.patch_embed.proj.weight.numel()
     told = back.products * clock.rate * clock.machine.matmul - pixels
     assert counter.get_total_flops() - 2 * seen == pytest.approx(told, rel=2e-3)
 

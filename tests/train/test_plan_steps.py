@@ -11,8 +11,8 @@ from mmrl.api.errors import PluginError, UserError
 from mmrl.api.sampling import StepLoad
 from mmrl.config.load import parse_config
 from mmrl.policies.vlm.vlm import VLM
+from mmrl.train.plan.any_family import shapes_of
 from mmrl.train.plan.published import PUBLISHED
-from mmrl.train.plan.shapes import shapes_of
 from mmrl.train.plan.step import step_of
 from mmrl.train.plan.workload import Sizes, workload
 from mmrl.train.resolve import with_algorithm_defaults

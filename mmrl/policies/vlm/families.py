@@ -27,6 +27,7 @@ from mmrl.policies.vlm.packed_rows import PackedRows, packed_rows, padded_rows
 from mmrl.policies.vlm.recurrent import share_states
 from mmrl.policies.vlm.row_lengths import ignore_row_lengths
 from mmrl.policies.vlm.slices import at, indivisible, shared_pass
+from mmrl.policies.vlm.vision_cache import showing
 
 _VISION_SETTING = re.compile(r"(image|video|vision|audio|boi|eoi|fake|global).*token.*(id|index)$")
 _VISION_TOKEN = re.compile(r"image|video|vision|audio|img|patch|media|<row_\d+_col|^TILE|slice(_id)?>", re.IGNORECASE)
@@ -219,6 +220,10 @@ class Family:
     def values(self, micro: MicroBatch, at_Q: torch.Tensor | None = None) -> tuple[torch.Tensor, Any, torch.Tensor | None]:
         """Predictions of a micro-batch's L targets: (values, head, states); head(values) are the logits [L, V], states the last
         hidden states [Q, H] at the flat positions `at_Q`, if they are given."""
+        with showing(micro.media, micro.pictures):
+            return self._values(micro, at_Q)
+
+    def _values(self, micro: MicroBatch, at_Q: torch.Tensor | None) -> tuple[torch.Tensor, Any, torch.Tensor | None]:
         if micro.positions is None:
             return self._separate(micro, at_Q)
         rows = PackedRows(micro.segment_BS, type(self.model.config.get_text_config()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mmrl.api.coordinates import ImageProcessing
 from mmrl.api.errors import UserError
+from mmrl.policies.vlm.chat_templates import ChatTemplate
 from mmrl.policies.vlm.coordinate_formats import format_of
 from mmrl.policies.vlm.known_families import family_of
 from mmrl.policies.vlm.limits import pixel_limits
@@ -25,3 +26,10 @@ def image_processing_of(
     limits = pixel_limits(processor, min_pixels, max_pixels)
     written = format_of(model.config.model_type, frame)
     return PromptProcessor(family_of(model, processor), limits, frozenset(), frame=written).image_processing
+
+
+def opening_of(name: str, trusted: bool = False) -> str:
+    """What the chat template of a model writes of each answer, see `ChatTemplate.opening`. Raises UserError for what can't be
+    loaded."""
+    _, processor = config_and_processor(name, trusted)
+    return ChatTemplate(processor, {}).opening if getattr(processor, "chat_template", None) else ""

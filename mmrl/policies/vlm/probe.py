@@ -13,18 +13,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch.nn.functional import pad
 from transformers import DynamicCache
 
 from mmrl.api.errors import shorten
-from mmrl.api.transfer import upload
 from mmrl.api.types import Prompt, user_message
 from mmrl.policies.vlm import attention
 from mmrl.policies.vlm.capabilities import UNKNOWN, Capabilities, Head, Way
 from mmrl.policies.vlm.families import Family, decoder_of
 from mmrl.policies.vlm.logits import Logits, possible_heads
 from mmrl.policies.vlm.packed_rows import PackedRows, packed_rows
-from mmrl.policies.vlm.prompt_inputs import PromptInputs, concatenate
+from mmrl.policies.vlm.prompt_inputs import PromptInputs
+from mmrl.policies.vlm.prompt_rows import read_prompts
 from mmrl.policies.vlm.recurrent import recurrent_kinds
 
 BOUNDS = {torch.float32: 1e-5, torch.float64: 1e-8, torch.bfloat16: 0.05, torch.float16: 0.01}
@@ -217,10 +216,10 @@ def _alone(
     family: Family, trial: _Trial, ids_C: torch.Tensor, weights_C: torch.Tensor, nudged: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(logits [C, V], gradient at the first layer [P + C, H]) of one row."""
-    C, P, device = len(ids_C), len(trial.counted.ids), ids_C.device
-    ids = torch.cat([trial.counted.ids.to(device), ids_C])[None]
-    types = {k: _typed(family, v.to(device)[None], C) for k, v in trial.counted.token_types.items()}
-    media = {k: v.to(device) for k, v in trial.counted.media.items()}
+    whole, P, device = trial.counted.answered(ids_C.cpu(), family.completion_type), len(trial.counted.ids), ids_C.device
+    ids = whole.ids[None].to(device)
+    types = {k: v[None].to(device) for k, v in whole.token_types.items()}
+    media = {k: v.to(device) for k, v in whole.media.items()}
     family.forget_positions()
     with _first_layer(family.model, nudged) as seen:
         output = family.model(
@@ -248,19 +247,15 @@ def _packed_hidden(family: Family, trial: _Trial) -> tuple[torch.Tensor, torch.T
     segment = torch.cat([torch.zeros(P, dtype=torch.long), torch.arange(1, G + 1).repeat_interleave(C)])[None].to(device)
     later = (torch.arange(C).repeat(G) + inputs.next_position).expand(len(inputs.positions), -1)
     positions = torch.cat([inputs.positions, later], 1)[:, None].to(device)
-    media = {k: v.to(device) for k, v in inputs.media.items()}
-    media |= {k: _typed(family, v.to(device)[None], G * C) for k, v in inputs.token_types.items()}
-    ids = torch.cat([inputs.ids.to(device), trial.ids_GC.flatten()])[None]
+    whole = inputs.answered(trial.ids_GC.flatten().cpu(), family.completion_type)
+    media = {k: v.to(device) for k, v in whole.media.items()} | {k: v[None].to(device) for k, v in whole.token_types.items()}
+    ids = whole.ids[None].to(device)
     rows = PackedRows(segment, type(family.model.config.get_text_config()))
     with packed_rows(rows):
         hidden = family.packed(rows, ids, positions, media)[0]
     before_GC = P + torch.arange(G * C, device=device).view(G, C) - 1
     before_GC[:, 0] = P - 1
     return hidden, before_GC
-
-
-def _typed(family: Family, types_GP: torch.Tensor, more: int) -> torch.Tensor:
-    return torch.cat([types_GP, types_GP.new_full((len(types_GP), more), family.completion_type)], 1)
 
 
 def _logprobs(logits_GCV: torch.Tensor, ids_GC: torch.Tensor) -> torch.Tensor:
@@ -286,25 +281,12 @@ def _head(family: Family, trial: _Trial, wanted: torch.Tensor) -> Head:
 def _stepped(family: Family, trials: Sequence[_Trial]) -> torch.Tensor:
     """The logits [n, V] after the first completion's first token of each trial, by a cache; prompts are padded on the left."""
     device, inputs = trials[0].ids_GC.device, [t.given for t in trials]
-    longest = max(len(i.ids) for i in inputs)
-    axes = 0 if inputs[0].positions is None else len(inputs[0].positions)
-    ids, mask, positions = [], [], []
-    for one in inputs:
-        assert one.positions is not None
-        left = (longest - len(one.ids), 0)
-        ids.append(pad(one.ids, left))
-        mask.append(pad(torch.ones_like(one.ids), left))
-        positions.append(pad(one.positions, left))
-    media = concatenate([i.media for i in inputs])
-    for key in inputs[0].token_types:
-        media[key] = torch.stack([pad(i.token_types[key], (longest - len(i.ids), 0)) for i in inputs])
-    media = upload(media, device, family.on_host)
-    mask_PS = torch.stack(mask).to(device)
+    assert inputs[0].positions is not None
     cache = DynamicCache(config=family.model.config)
-    family.step(torch.stack(ids).to(device), padding_only(mask_PS), torch.stack(positions, 1).to(device), media, cache)
-    place = torch.tensor([i.next_position for i in inputs], device=device).expand(axes, -1)[..., None]
+    _, mask = read_prompts(family, inputs, device, cache)
+    place = torch.tensor([i.next_position for i in inputs], device=device).expand(len(inputs[0].positions), -1)[..., None]
     token = torch.stack([t.ids_GC[0, :1] for t in trials])
-    return family.step(token, padding_only(torch.cat([mask_PS, torch.ones_like(token)], 1)), place, {}, cache)
+    return family.step(token, None if mask is None else torch.cat([mask, torch.ones_like(token)], 1), place, {}, cache)
 
 
 def _moves_on(family: Family, trial: _Trial) -> bool:
@@ -316,10 +298,6 @@ def _moves_on(family: Family, trial: _Trial) -> bool:
     encoded = {**family.with_media(trial.counted.media), "mm_token_type_ids": torch.cat([types[:1], types])[None]}
     later = family.positions(torch.cat([trial.given.ids[:1], trial.given.ids]), encoded)
     return later is not None and bool((later[:, 1:] == trial.given.positions + 1).all())
-
-
-def padding_only(mask: torch.Tensor) -> torch.Tensor | None:
-    return None if bool(mask.all()) else mask
 
 
 def _looks_ahead(family: Family, trial: _Trial) -> bool:

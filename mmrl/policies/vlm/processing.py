@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -25,9 +24,10 @@ from mmrl.policies.vlm.chat_templates import QUESTION, ChatTemplate, without_ope
 from mmrl.policies.vlm.coordinate_formats import UnknownFormat
 from mmrl.policies.vlm.families import Family
 from mmrl.policies.vlm.limits import SoundLimits, part_defaults, sound_limits, video_factor
-from mmrl.policies.vlm.prompt_inputs import FRAMES, SECONDS_PER_GRID, PromptInputs, can_join, concatenate
+from mmrl.policies.vlm.prompt_inputs import FRAMES, SECONDS_PER_GRID, PromptInputs, can_join
 from mmrl.policies.vlm.prompt_media import PromptMedia
 from mmrl.policies.vlm.row_lengths import longest_row
+from mmrl.policies.vlm.vision_cache import numbered
 
 TOOLS_AS_TEXT = 'let the task write their schemas into its messages (bundled ones: schemas = "text"), or choose another model'
 SECONDS = "second_per_grid_ts"
@@ -84,15 +84,26 @@ class PromptProcessor:
                 f"{where} has {len(ids)} tokens, and this model has other rotary frequencies beyond {longest}: show smaller "
                 "pictures, or set its short_factor to its long_factor in config.json"
             )
-        positions = self.family.positions(ids, encoded)
+        return self._inputs(ids, encoded, shown)
+
+    def _inputs(
+        self, ids: torch.Tensor, encoded: dict[str, torch.Tensor], shown: PromptMedia, placed: bool = True
+    ) -> PromptInputs:
+        """What the processor made of a text, whose positions begin at 0. ids: int64 [S]. encoded: its other tensors. shown: the
+        media in it. placed: whether positions are given to the model."""
+        positions = self.family.positions(ids, encoded) if placed else None
         encoded = encoded if positions is None else self.family.arranged(encoded, ids)
         per_token = _per_token(encoded, len(ids))
+        # a model with M-RoPE needs these for its positions alone
+        unread = {"mm_token_type_ids"} if positions is not None and self.family.has_axes else set()
+        media = {k: v for k, v in encoded.items() if k not in per_token and k != SECONDS}
         return PromptInputs(
             ids=ids,
             positions=positions,
-            media={k: v for k, v in encoded.items() if k not in per_token and k != SECONDS},
-            token_types=self._read_types(encoded, per_token, positions),
-            clocks=_clocks(encoded),
+            media=media,
+            pictures=numbered(media),
+            token_types={k: encoded[k][0] for k in sorted(per_token - unread)},
+            clocks={SECONDS: torch.as_tensor(encoded[SECONDS])} if SECONDS in encoded else {},
             image_sizes=tuple(i.size for i in shown.images),
             model_sizes=self.family.model_sizes(encoded),
             coordinate_format=self.frame or CoordinateFormat.PIXELS,
@@ -141,33 +152,14 @@ class PromptProcessor:
         if len(ids) and len(token_ids) and int(ids[0]) in self.eos and token_ids[-1] in self.eos:
             along = {k for k, v in encoded.items() if k != FRAMES and v.ndim == 2 and v.shape[:2] == (1, len(ids))}
             ids, encoded = ids[1:], {k: v[:, 1:] if k in along else v for k, v in encoded.items()}
-        answered = self._answered(inputs, token_ids)
-        positions = answered.positions
-        if positions is not None:
-            own = self.family.positions(ids, encoded)
-            assert own is not None
-            positions = torch.cat([positions, own + answered.next_position], 1)
-            encoded = self.family.arranged(encoded, ids)
-        per_token = _per_token(encoded, len(ids))
-        shown = {k: v for k, v in encoded.items() if k not in per_token and k != SECONDS}
-        if not can_join([inputs.media, shown]):
+        reply = self._inputs(ids, encoded, media, placed=inputs.positions is not None)
+        if not can_join([inputs.media, reply.media]):
             kind = self.family.model.config.model_type
             raise UserError(
                 f"{where}: its pictures are processed into another number or size of tiles than the earlier ones, and a {kind} "
                 "model can't take both in one conversation: show pictures of one size, or choose another model"
             )
-        types = self._read_types(encoded, per_token, positions)
-        extended = PromptInputs(
-            ids=torch.cat([answered.ids, ids]),
-            positions=positions,
-            media=concatenate([inputs.media, shown]),
-            token_types=self._types(answered, types, len(ids)),
-            clocks=concatenate([inputs.clocks, _clocks(encoded)]),
-            image_sizes=(*inputs.image_sizes, *(i.size for i in media.images)),
-            model_sizes=(*inputs.model_sizes, *self.family.model_sizes(encoded)),
-            coordinate_format=inputs.coordinate_format,
-        )
-        return extended, tuple(ids.tolist())
+        return self._answered(inputs, token_ids).followed(reply, self.family.completion_type), tuple(ids.tolist())
 
     def begun(self, inputs: PromptInputs, token_ids: Sequence[int]) -> PromptInputs:
         """Inputs after the first tokens of an answer, which goes on behind them. Raises UserError for a model that reads a prompt
@@ -181,32 +173,7 @@ class PromptProcessor:
 
     def _answered(self, inputs: PromptInputs, token_ids: Sequence[int]) -> PromptInputs:
         """Inputs after tokens of an answer."""
-        ids, positions = torch.tensor(token_ids, dtype=torch.long), inputs.positions
-        if positions is not None:
-            steps = torch.arange(len(ids)).expand(len(positions), -1) + inputs.next_position
-            positions = torch.cat([positions, steps], 1)
-        types = self._types(inputs, {}, len(ids))
-        return replace(inputs, ids=torch.cat([inputs.ids, ids]), positions=positions, token_types=types)
-
-    def _read_types(
-        self, encoded: Mapping[str, torch.Tensor], per_token: Collection[str], positions: torch.Tensor | None
-    ) -> dict[str, torch.Tensor]:
-        """The types that the forward pass reads: a model with M-RoPE needs `mm_token_type_ids` for its positions alone."""
-        unread = {"mm_token_type_ids"} if positions is not None and self.family.has_axes else set()
-        return {k: encoded[k][0] for k in sorted(set(per_token) - unread)}
-
-    def _types(self, inputs: PromptInputs, following: Mapping[str, torch.Tensor], length: int) -> dict[str, torch.Tensor]:
-        """The token types of a conversation and of what follows. following, length: types and tokens of that. A processor may
-        give types only where it sees pictures; the other tokens are text, as those of answers are."""
-
-        def types(known: torch.Tensor | None, count: int, dtype: torch.dtype) -> torch.Tensor:
-            return torch.full((count,), self.family.completion_type, dtype=dtype) if known is None else known
-
-        dtypes = {k: v.dtype for k, v in (*inputs.token_types.items(), *following.items())}
-        return {
-            k: torch.cat([types(inputs.token_types.get(k), len(inputs.ids), dtype), types(following.get(k), length, dtype)])
-            for k, dtype in dtypes.items()
-        }
+        return inputs.answered(torch.tensor(token_ids, dtype=torch.long), self.family.completion_type)
 
     def _after_an_answer(self, messages: Sequence[Mapping[str, Any]]) -> str:
         """The text of the chat template after an assistant's answer: its end, these messages, and the next turn's head. It is the
@@ -270,9 +237,10 @@ class PromptProcessor:
     @functools.cached_property
     def _text_options(self) -> dict[str, bool]:
         """Nothing is cut off or filled up, as a tokenizer does whose settings were saved by a training that did. Types of tokens
-        are asked for if a model counts its positions by them: Cosmos 3 Edge's processor gives none unasked."""
+        are asked for if a model counts its positions by them and its processor gives none unasked, as Cosmos 3 Edge's."""
         whole = {"truncation": False, "padding": False}
-        return whole | ({"return_mm_token_type_ids": True} if self.family.counts_by_types else {})
+        unasked = getattr(self.processor, "return_mm_token_type_ids", False)  # known from transformers 5.24 on
+        return whole | ({"return_mm_token_type_ids": True} if self.family.counts_by_types and not unasked else {})
 
     def _tensors(self, encoded: Mapping[str, Any]) -> dict[str, torch.Tensor]:
         """The outputs of the processor that the model takes."""
@@ -372,10 +340,6 @@ class PromptProcessor:
 
 def _per_token(encoded: Mapping[str, torch.Tensor], length: int) -> set[str]:
     return {k for k, v in encoded.items() if k not in (SECONDS, FRAMES) and v.ndim == 2 and tuple(v.shape) == (1, length)}
-
-
-def _clocks(encoded: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    return {SECONDS: torch.as_tensor(encoded[SECONDS])} if SECONDS in encoded else {}
 
 
 def explained(error: BaseException) -> str:

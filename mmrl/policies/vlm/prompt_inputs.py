@@ -1,9 +1,9 @@
-"""A prompt, or a conversation so far, as model inputs; and how the media of several are joined."""
+"""A prompt, or a conversation so far, as model inputs: how it goes on, and how the media of several are joined."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -32,6 +32,8 @@ class PromptInputs:
     """Keyword arguments of the forward that don't run along the tokens: pixels, grids."""
     token_types: Mapping[str, torch.Tensor]
     """Keyword arguments [S] that do, such as `mm_token_type_ids`; a completion's tokens get the family's `completion_type`."""
+    pictures: tuple[int, ...] = ()
+    """A number for each picture, see `mmrl.policies.vlm.vision_cache`."""
     clocks: Mapping[str, torch.Tensor] = field(default_factory=dict)
     """Times from which positions of videos were computed; needed by a sampler that computes them again."""
     image_sizes: tuple[tuple[int, int], ...] = ()
@@ -48,6 +50,37 @@ class PromptInputs:
         """The rows of each tensor of media and clocks."""
         return {name: len(rows) for name, rows in (*self.media.items(), *self.clocks.items())}
 
+    def answered(self, ids: torch.Tensor, text_type: int) -> PromptInputs:
+        """These inputs with tokens of text behind them, such as those of an answer. ids: int64 [T]. text_type: their token type,
+        see `Family.completion_type`."""
+        positions = None if self.positions is None else torch.arange(len(ids)).expand(len(self.positions), -1)
+        return self.followed(PromptInputs(ids=ids, positions=positions, media={}, token_types={}), text_type)
+
+    def followed(self, later: PromptInputs, text_type: int) -> PromptInputs:
+        """These inputs with others behind them, whose positions begin at 0. text_type: see `answered`. A processor may give types
+        only where it sees pictures; the other tokens are text."""
+        positions = self.positions
+        if positions is not None:
+            assert later.positions is not None, "both are read by the same model"
+            positions = torch.cat([positions, later.positions + self.next_position], 1)
+        dtypes = {name: known.dtype for name, known in (*self.token_types.items(), *later.token_types.items())}
+
+        def types(of: PromptInputs, name: str) -> torch.Tensor:
+            known = of.token_types.get(name)
+            return torch.full((len(of.ids),), text_type, dtype=dtypes[name]) if known is None else known
+
+        return PromptInputs(
+            ids=torch.cat([self.ids, later.ids]),
+            positions=positions,
+            media=concatenate([self.media, later.media]) if later.media else self.media,
+            token_types={name: torch.cat([types(self, name), types(later, name)]) for name in dtypes},
+            pictures=(*self.pictures, *later.pictures),
+            clocks=concatenate([self.clocks, later.clocks]) if later.clocks else self.clocks,
+            image_sizes=(*self.image_sizes, *later.image_sizes),
+            model_sizes=(*self.model_sizes, *later.model_sizes),
+            coordinate_format=self.coordinate_format,
+        )
+
     def with_prompt(self, first: PromptInputs, other: PromptInputs) -> PromptInputs:
         """These inputs, of a conversation that began with the prompt `first`, as if it had begun with `other`. What was said
         after it stays, and lies as far behind it as before."""
@@ -57,25 +90,19 @@ class PromptInputs:
             found = {name: rows[begun.get(name, 0) :] for name, rows in known.items()}
             return {name: rows for name, rows in found.items() if len(rows)}
 
-        positions = self.positions
-        if positions is not None:
-            assert other.positions is not None, "both prompts are read by the same model"
-            moved = positions[:, start:] - first.next_position + other.next_position
-            positions = torch.cat([other.positions, moved], 1)
-        types = {}
-        for name, known in self.token_types.items():
-            said = known[start:]  # it begins with sampled text, of which a prompt consists that has no types of its own
-            types[name] = torch.cat([other.token_types.get(name, said[:1].expand(len(other.ids))), said])
-        return PromptInputs(
-            ids=torch.cat([other.ids, self.ids[start:]]),
-            positions=positions,
-            media=concatenate([other.media, later(self.media)]),
-            token_types=types,
-            clocks=concatenate([other.clocks, later(self.clocks)]),
-            image_sizes=(*other.image_sizes, *self.image_sizes[len(first.image_sizes) :]),
-            model_sizes=(*other.model_sizes, *self.model_sizes[len(first.model_sizes) :]),
-            coordinate_format=other.coordinate_format,
+        said = replace(
+            self,
+            ids=self.ids[start:],
+            positions=None if self.positions is None else self.positions[:, start:] - first.next_position,
+            media=later(self.media),
+            token_types={name: known[start:] for name, known in self.token_types.items()},
+            pictures=self.pictures[len(first.pictures) :],
+            clocks=later(self.clocks),
+            image_sizes=self.image_sizes[len(first.image_sizes) :],
+            model_sizes=self.model_sizes[len(first.model_sizes) :],
         )
+        # what was said begins with sampled text
+        return other.followed(said, next((int(known[0]) for known in said.token_types.values() if len(known)), 0))
 
 
 def can_join(media: Sequence[Mapping[str, torch.Tensor]]) -> bool:

@@ -108,7 +108,7 @@ def refuse_kind(name: str, settings: Mapping[str, Any], trusted: bool) -> None:
         return
     if (own_kind := kind or settings.get("type")) in ("pi0", "pi05", "pi0_fast"):
         raise refusal(name, f'it is a {own_kind}, which is a policy of its own: set policy.kind = "{own_kind}"')
-    if kind == "Gr00tN1d7" or (not kind and settings.get("type") == "groot"):
+    if kind in ("Gr00tN1d7", "Gr00tN1d6") or (not kind and settings.get("type") == "groot"):
         raise refusal(name, 'it is a GR00T, which is a policy of its own: set policy.kind = "gr00t"')
     if called := OF_LEROBOT.get(str(own_kind)):
         raise refusal(name, f'it is {called}, which is a policy of its own: set policy.kind = "{own_kind}"')

@@ -9,10 +9,10 @@ import torch
 from transformers import DynamicCache
 
 from mmrl.api.errors import UserError
-from mmrl.api.transfer import upload
 from mmrl.api.types import Prompt
 from mmrl.config.parts import part_of
 from mmrl.policies.vlm.prompt_inputs import PromptInputs
+from mmrl.policies.vlm.prompt_rows import read_prompts
 from mmrl.policies.vlm.vlm import VLM
 
 
@@ -49,11 +49,7 @@ def tower_features(policy: VLM, prompts: Sequence[Prompt]) -> torch.Tensor:
 
 def pass_prompt(policy: VLM, inputs: PromptInputs) -> None:
     """A forward pass over a prompt, for hooks on its modules."""
-    media = {**inputs.media, **{key: values[None] for key, values in inputs.token_types.items()}}
-    positions = None if inputs.positions is None else inputs.positions[:, None].to(policy.device)
-    there = upload(media, policy.device, policy.family.on_host)
-    cache = DynamicCache(config=policy.model.config)
-    policy.family.step(inputs.ids[None].to(policy.device), None, positions, there, cache)
+    read_prompts(policy.family, [inputs], policy.device, DynamicCache(config=policy.model.config))
 
 
 def _states(output: Any) -> torch.Tensor:

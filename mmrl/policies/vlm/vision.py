@@ -20,6 +20,7 @@ from mmrl.api.transfer import stream_of, upload
 from mmrl.compute.teams import Team
 from mmrl.policies.vlm.slices import joined, pass_team, shares, slicing_team, vectors_of_slice
 from mmrl.policies.vlm.varlen import VARLEN
+from mmrl.policies.vlm.vision_cache import look
 
 NAME = "mmrl_flash_stacked"
 """transformers takes names with "flash" in them for variable-length kernels, and passes the sequence boundaries."""
@@ -107,7 +108,7 @@ def _look(tower: Any, hidden_states: torch.Tensor, grid_thw: torch.Tensor, **kwa
     """The tower's forward. Of a pass that a team shares, each rank looks at some of the frames."""
     team = pass_team()
     if team is None:
-        return _seen(tower, hidden_states, grid_thw, **kwargs)
+        return look(tower, hidden_states, grid_thw, partial(_seen, tower, **kwargs))
     return _seen_together(team, tower, hidden_states, grid_thw, **kwargs)
 
 

@@ -37,6 +37,7 @@ from mmrl.policies.vlm.processing import PromptProcessor, explained
 from mmrl.policies.vlm.prompt_inputs import PromptInputs
 from mmrl.policies.vlm.published import layers_in_files, save_model
 from mmrl.policies.vlm.row_lengths import longest_row
+from mmrl.policies.vlm.vision_cache import use_vision_cache
 from mmrl.policies.vlm.vocabulary import check_teacher
 
 LOGIT_CHUNK = 2**25
@@ -72,6 +73,7 @@ class VLM(Policy):
         self.unrouted = why_not_routed(self.model) if has_experts(self.model) else ""
         """Why nothing is known of the routes of a model with experts; empty if its routers are understood."""
         self.family: Family = family_of(self.model, self.processor)
+        use_vision_cache(self.family.base)
         self.banned = frozenset(self.family.banned_ids())
         self.eos = frozenset(_eos_ids(self.model, self.tokenizer)) - self.banned
         limits = pixel_limits(self.processor, config.min_pixels, config.max_pixels)

@@ -27,6 +27,7 @@ from mmrl.train.plan.shapes import Shapes
 from mmrl.train.plan.sources import find_shapes
 from mmrl.train.plan.trained import Trained, trained
 from mmrl.train.plan.verifier_models import VerifierModels, count_models
+from mmrl.train.plan.vision_cache import NOTHING, kept_sight
 from mmrl.train.plan.workload import Micro, Sizes, Workload, total, workload
 from mmrl.train.sampling.rules import check_plugin_rules
 
@@ -314,6 +315,7 @@ def _memory(
         learned = update(shapes, config, work, weights, machine.kind, choices, stage.optimizer)
         again = {part.name for part in learned}
         parts = [*(part for part in parts if part.name not in again), *learned, *routes(shapes, stage, work)]
+    parts += [] if acts else kept_sight(config, work, shapes, weights).parts
     if isinstance(stage, RlStage) and sampled_beside(config):
         parts = [replace(part, phases=BOTH) for part in parts]
     return work, weights, parts
@@ -331,8 +333,9 @@ def _stage(config: RunConfig, number: int, shapes: Shapes, machine: Machine, siz
     )
     split = compute.learners if compute.weights == "sharded" else 1
     acts = sizes.steps > 0
-    timed = bins_only(work, config.policy, shapes) if acts and not shapes.traced else work
-    learn = [*update_seconds(config.train, stage, timed, clock, weights, split), *clock.critics(work)]
+    sight = NOTHING if acts else kept_sight(config, work, shapes, weights)
+    timed = bins_only(work, config.policy, shapes) if acts and not shapes.traced else sight.unseen(work)
+    learn = [*sight.looks(work, clock), *update_seconds(config.train, stage, timed, clock, weights, split), *clock.critics(work)]
     passes = sum(part.seconds for part in learn)
     move = transfer_seconds(compute, work, clock, weights, compute.learners, passes)
     timing = acting_seconds if acts else sampling_seconds

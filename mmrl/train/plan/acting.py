@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +15,8 @@ from mmrl.api.errors import UserError
 from mmrl.config.policy import PolicyConfig
 from mmrl.config.sections import DistillStage, OffPolicyStage, RecapStage, RlStage, RunConfig, SftStage, Stage, teacher_of
 from mmrl.registry import plugins
-from mmrl.train.plan.shapes import Shapes, Text, Vision
+from mmrl.train.plan.critics import policy_updates
+from mmrl.train.plan.shapes import Shapes
 from mmrl.train.plan.step import per_learner, step_of
 from mmrl.train.plan.workload import MOST, Micro, Sizes, Workload, sum_of, total
 
@@ -48,52 +49,6 @@ def cameras(config: PolicyConfig) -> int:
 def with_actions(shapes: Shapes, config: PolicyConfig) -> Shapes:
     """The shapes of a model that acts, with its head."""
     return replace(shapes, own=tuple(_own(config, shapes)))
-
-
-def openvla_shapes(data: Mapping[str, Any]) -> Shapes:
-    """Without its head. The two towers of OpenVLA stand as one of all their layers, of their mean width: both see the same
-    patches. data: the content of its config.json."""
-    import torch
-
-    from mmrl.policies.openvla.model import OpenVLA, OpenVLAConfig
-
-    config = OpenVLAConfig(**{key: value for key, value in data.items() if key != "model_type"})
-    text = config.text_config
-    towers = config.shapes
-    depth = sum(tower["depth"] for tower in towers)
-
-    def mean(name: str) -> int:
-        return sum(tower["depth"] * tower[name] for tower in towers) // depth
-
-    with torch.device("meta"):
-        named = tuple((name, tuple(p.shape)) for name, p in OpenVLA._from_config(config).named_parameters())
-    return Shapes(
-        family="openvla",
-        text=Text(
-            layers=text.num_hidden_layers,
-            hidden=text.hidden_size,
-            inner=text.intermediate_size,
-            heads=text.num_attention_heads,
-            kv_heads=text.num_key_value_heads,
-            head_dim=text.hidden_size // text.num_attention_heads,
-            vocabulary=text.vocab_size,
-            tied=False,
-            longest=text.max_position_embeddings,
-        ),
-        vision=Vision(
-            layers=depth,
-            hidden=mean("width"),
-            inner=mean("inner"),
-            heads=mean("heads"),
-            out=text.hidden_size,
-            patch=towers[0]["patch"],
-            frames=1,
-            merge=1,
-            window=0,
-            full_layers=depth,
-        ),
-        listed=named,
-    )
 
 
 def _own(config: PolicyConfig, shapes: Shapes) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -227,8 +182,8 @@ def _remembering(stage: Stage, episodes: int, calls: int, alone: bool) -> _Remem
     of the episodes; without any, the updates are offline."""
     if isinstance(stage, OffPolicyStage) and not calls:
         calls = stage.offline_updates
-    if isinstance(stage, OffPolicyStage) and stage.improve is None:  # the policy once for each call
-        return _Remembering(stage.batch_size, calls)
+    if isinstance(stage, OffPolicyStage) and stage.improve is None:
+        return _Remembering(stage.batch_size, calls * policy_updates(stage))
     if isinstance(stage, RecapStage):  # a frozen copy sees each observation, that after the last call too
         guided = 1 if stage.guidance == 1 else 2
         return _Remembering(stage.batch_size, stage.updates, guided, calls + episodes)

@@ -13,17 +13,18 @@ from mmrl.config.parts import entry
 from mmrl.config.sections import EXPERT, OffPolicyStage, PolicyConfig, RecapStage, RunConfig, SftStage, Stage, teacher_of
 from mmrl.registry import plugins
 from mmrl.train.plan.acting import Call, acting_workload, longest_episode
-from mmrl.train.plan.any_family import ELSEWHERE
 from mmrl.train.plan.beneath import beneath_of
 from mmrl.train.plan.cost import Cost, Seconds
 from mmrl.train.plan.critics import critics_of
 from mmrl.train.plan.machines import Machine
 from mmrl.train.plan.memory import Part, fresh_gradients
+from mmrl.train.plan.once import once
 from mmrl.train.plan.seconds import CostModel
 from mmrl.train.plan.shapes import Shapes, Text
 from mmrl.train.plan.traced import Pass, kept_of, trace, trace_both
 from mmrl.train.plan.trained import Trained
 from mmrl.train.plan.workload import Micro, Sizes, Workload
+from mmrl.train.update.aliasing import AT_ONCE
 
 
 class Passes:
@@ -54,19 +55,17 @@ class Passes:
 
     @property
     def shapes(self) -> Shapes:
-        text = Text(
-            layers=1, hidden=self.planned.width, inner=0, heads=1, kv_heads=1, head_dim=1, vocabulary=1, tied=True, longest=0
-        )
-        return Shapes(family="", text=text, vision=ELSEWHERE, listed=self.named, traced=True, reads_text=self.reads_text)
+        text = Text(layers=1, hidden=self.planned.width, heads=1, kv_heads=1, head_dim=1, vocabulary=1)
+        return Shapes(family="", text=text, listed=self.named, traced=True, reads_text=self.reads_text)
 
-    @functools.cache  # noqa: B019  few of these are made, and they are small
+    @once
     def act(self, rows: int, text: int) -> Pass:
         step, more = self.planned.step, self.planned.steps - 1
         with plugin_errors(self.what):
             first = trace(lambda: self.planned.act(rows, text))
             return first if step is None else first.then(trace(lambda: step(rows, text)), more)
 
-    @functools.cache  # noqa: B019
+    @once
     def look(self, rows: int, text: int) -> Pass | None:
         """The part of `act` whose kernels no CUDA graph starts; None where there are no graphs."""
         if (look := self.planned.look) is None:
@@ -74,7 +73,7 @@ class Passes:
         with plugin_errors(self.what):
             return trace(lambda: look(rows, text))
 
-    @functools.cache  # noqa: B019
+    @once
     def learn(self, rows: int, text: int, demonstrated: bool, frozen: frozenset[str], again: bool) -> tuple[Pass, Pass]:
         """(forwards, backwards). frozen: names of weights that aren't trained. again: with gradient checkpointing."""
         from mmrl.policies.gradient_checkpointing import gradient_checkpointing
@@ -146,7 +145,7 @@ def passes_memory(config: RunConfig, stage: Stage, work: Workload, weights: Trai
     if (base := found.planned.frozen) is not None:
         size = sum(p.numel() * p.element_size() for p in base.parameters()) + (found.beneath.bytes if found.beneath else 0)
         parts.append(Part(name="base", bytes=size, because="the frozen policy beneath"))
-    if critics := critics_of(stage, found.planned.model, found.planned.width, work.updates):
+    if critics := critics_of(stage, found.planned, work.updates):
         parts.append(Part(name="critics", bytes=critics.bytes, because=f"{critics.weights:,} weights and as many targets"))
     rows = max(micro.rows for micro in work.micro)
     kept = _learned(config, stage, rows, sizes)[1].peak
@@ -176,16 +175,25 @@ class PassesCost(CostModel):
 
     def critics(self, work: Workload) -> list[Seconds]:
         """The updates of critics, and what the policy's updates ask of them."""
-        planned = passes_of(self.config.policy).planned
-        found = critics_of(self.stage, planned.model, planned.width, work.updates)
+        found = critics_of(self.stage, passes_of(self.config.policy).planned, work.updates)
         if found is None:
             return []
         both = self._cost(found.forward) + self._cost(found.backward)
-        weights, optimizers = found.weights + found.gripper_weights, 1 + bool(found.gripper)
-        stepped = Cost(streaming=4 * 10 * weights / self.stream, starting=14 * optimizers * self.machine.launch)
+        stepped = self._stepped(found.weights + found.gripper_weights, 1 + bool(found.gripper))
         once = sum(map(self._cost, found.gripper), self._cost(found.target) + both + stepped)
-        cost = once.times(found.updates * found.calls) + both.times(found.calls)
+        cost = once.times(found.updates * found.calls)
+        if found.noise is None:
+            cost = cost + both.times(found.calls)
+        else:
+            of_noise = self._cost(found.noise[0]) + self._cost(found.noise[1])
+            distilled = self._cost(found.target) + of_noise + self._stepped(found.noise_weights, 1)
+            cost = cost + of_noise.times(found.updates * found.calls) + distilled.times(found.noise_updates * found.calls)
+            cost = cost + self.call(AT_ONCE, work).times(found.acted / AT_ONCE)
         return [Seconds(name="update: critics", seconds=cost.seconds(self.machine), limit=cost.limit, flops=cost.flops)]
+
+    def _stepped(self, weights: int, optimizers: int) -> Cost:
+        """A step of so many optimisers of critics, which have so many weights together."""
+        return Cost(streaming=4 * 10 * weights / self.stream, starting=14 * optimizers * self.machine.launch)
 
     def call(self, rows: int, work: Workload, graphs: bool = False) -> Cost:
         found = passes_of(self.config.policy)

@@ -54,11 +54,11 @@ class Adapters:
         for i, o, count in self.parts[part]:
             if self._split(i, tokens):
                 moved = tokens * (4 * o + 58 * r) + r * (18 * i + 30 * o)
-                one = self._cost([(2 * r * i, 2 * i)], moved, 11, tokens)
+                one = self._cost([(2 * r * i, 2 * i)], moved, 20, tokens)
             else:
                 copied = 0 if b == FULL else (b + FULL) * i
                 products = [(r * i, FULL * i), (r * o, FULL * o)]
-                one = self._cost(products, tokens * (copied + (2 * b + FULL) * o), 4 if copied else 3, tokens)
+                one = self._cost(products, tokens * (copied + (2 * b + FULL) * o), 8 if copied else 7, tokens)
             found += (one + Cost(flops=2.0 * tokens * r * (i + o))).times(count)
         return found
 
@@ -68,10 +68,10 @@ class Adapters:
         for i, o, count in self.parts[part]:
             if self._split(i, tokens):
                 moved = tokens * (6 * i + 62 * r) + r * (36 * i + 38 * o)
-                one = self._cost([(2 * r * o, 2 * o)] * 2 + [(2 * r * i, 2 * i), (3 * r * i, 2 * i)], moved, 20 * behind, tokens)
+                one = self._cost([(2 * r * o, 2 * o)] * 2 + [(2 * r * i, 2 * i), (3 * r * i, 2 * i)], moved, 35 * behind, tokens)
             else:
                 moved = tokens * (12 * i if b == FULL else 18 * i + 6 * o)
-                started = (5 if b == FULL else 8) * behind
+                started = (10 if b == FULL else 13) * behind
                 one = self._cost([(r * o, FULL * o)] * 2 + [(r * i, FULL * i)] * 2, moved, started, tokens)
             found += (one + Cost(flops=4.0 * tokens * r * (i + o))).times(count)
         return found

@@ -12,19 +12,13 @@ from typing import Any
 from mmrl.api.errors import UserError, shorten
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.names import refuse_path
+from mmrl.policies.vlm.thinkers import thinker_settings
 from mmrl.registry import plugins
-from mmrl.train.plan.acting import openvla_shapes, with_actions
+from mmrl.train.plan.acting import with_actions
+from mmrl.train.plan.families import GRIDS, SHOWN
 from mmrl.train.plan.published import LIMITS, PUBLISHED, published
-from mmrl.train.plan.shapes import ALIKE, FAMILIES, Shapes, is_computed, shapes_of
+from mmrl.train.plan.shapes import Shapes
 
-PASSES = (
-    "gemma3", "internvl", "glm4v", "glm46v", "glm_ocr", "smolvlm", "idefics3", "llava", "llava_next", "llava_onevision",
-    "mistral3", "deepseek_vl", "aya_vision", "cohere2_vision", "paddleocr_vl", "exaone4_5", "muse_glimmer", "kimi_k25", "llama4",
-    "ernie4_5_vl_moe", "step3p7", "gemma4", "gemma4_unified", "gemma3n", "paligemma", "perception_lm", "phi4_multimodal",
-    "granite4_vision", "ovis2", "lfm2_vl", "minicpmv4_6", "minicpmv4_7", "qwen2_audio",
-)  # fmt: skip
-"""Families of which passes of layers and pictures are counted, see `mmrl.train.plan.any_family`: a test compares each with what
-torch computes and keeps."""
 MOST = 4096**2
 """Pixels of the largest picture where no limit is known."""
 
@@ -48,10 +42,7 @@ def read_shapes(config: PolicyConfig, name: str, online: bool) -> Found:
         checked_options(config, plugins.registry().get("policies", config.kind))
     data, source, limit = _config(base_of(name), online)
     what = f"policy.model {name!r}"
-    if config.kind == "vla" and data.get("model_type") == "openvla":
-        shapes = openvla_shapes(data)
-    else:
-        shapes = shapes_of(data, what) if is_computed(data) else _counted(data, base_of(name), what, online)
+    shapes = _counted(data, base_of(name), what, online, config.kind == "vla")
     if config.kind == "vla":
         if shapes.text.masks > 1:
             raise UserError(f"{what} is a {shapes.family}, whose windows of attention keep it from acting: choose another model")
@@ -59,19 +50,24 @@ def read_shapes(config: PolicyConfig, name: str, online: bool) -> Found:
     return Found(shapes=shapes, source=source, most_pixels=limit or LIMITS.get(shapes.family, MOST))
 
 
+def _kind(data: Mapping[str, Any]) -> str:
+    return str(thinker_settings(data).get("model_type", ""))
+
+
 @functools.lru_cache(4)
-def _passes(data: str, name: str, what: str, online: bool) -> Shapes:
-    from mmrl.train.plan.any_family import counted_shapes  # imports torch
+def _shapes(data: str, name: str, what: str, online: bool, shown: bool) -> Shapes:
+    from mmrl.train.plan.any_family import shapes_of  # imports torch
 
-    return counted_shapes(json.loads(data), _processor(name, what, online), what)
+    return shapes_of(json.loads(data), what, _processor(name, what, online) if shown else None)
 
 
-def _counted(data: Mapping[str, Any], name: str, what: str, online: bool) -> Shapes:
-    """The shapes of a model whose passes are counted, which is done once."""
-    if (kind := str(data.get("model_type", ""))) not in PASSES:
-        known = ", ".join((*FAMILIES, *ALIKE, *PASSES))
+def _counted(data: Mapping[str, Any], name: str, what: str, online: bool, acts: bool) -> Shapes:
+    """The shapes of a model, which are counted once."""
+    kind = _kind(data)
+    if kind not in (*GRIDS, *SHOWN, *(["openvla"] if acts else [])):
+        known = ", ".join((*GRIDS, *SHOWN))
         raise UserError(f"{what} is a {kind or 'model without a model_type'}, which mmrl plan can't count: it counts {known}")
-    return _passes(json.dumps(data), name, what, online)
+    return _shapes(json.dumps(data), name, what, online, kind in SHOWN)
 
 
 def _processor(name: str, what: str, online: bool) -> Any:
@@ -109,7 +105,7 @@ def _config(name: str, online: bool) -> tuple[Mapping[str, Any], str, int]:
         model = tiny.skeleton(options["family"], hidden=options["hidden"], layers=options["layers"])
         config = model.config.to_dict() | {"architectures": [type(model).__name__]}
         patch = (config.get("vision_config") or {}).get("patch_size", 14)
-        return config, "built in", 1024 * (2 * patch) ** 2 if isinstance(patch, int) and is_computed(config) else 0
+        return config, "built in", 1024 * (2 * patch) ** 2 if isinstance(patch, int) and _kind(config) in GRIDS else 0
     if (known := published(name)) is not None:
         return known, "the table of published models", 0
     if Path(name).is_dir():

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from mmrl.config.sections import OffPolicyStage, Stage
-from mmrl.policies.acting.planned import META
+from mmrl.policies.acting.planned import META, Planned
 from mmrl.policies.action_values import ActionValues
 from mmrl.policies.actors import Actor
 from mmrl.policies.return_bins import Bins
@@ -27,6 +27,13 @@ class Critics:
     calls: int
     """Calls of the policy in a step, each of which is learned from `updates` times."""
     updates: int
+    noise: tuple[Pass, Pass] | None = None
+    """Forwards and backwards of the critics of noise, if there are any, by which the policy learns in each of the updates."""
+    noise_updates: int = 0
+    """Updates of the critics of noise for each call."""
+    noise_weights: int = 0
+    acted: int = 0
+    """Calls in which the base acts again, in a step."""
     gripper: tuple[Pass, ...] = ()
     """Of an update of the gripper's own critic, if there is one: without gradients, forwards, and backwards."""
     gripper_weights: int = 0
@@ -35,14 +42,17 @@ class Critics:
     def bytes(self) -> int:
         """Weights, AdamW's moments and gradients, the target's weights, and activations. Those of the gripper are the policy's,
         but for the target's."""
-        return 4 * (5 * self.weights + self.gripper_weights) + self.backward.peak
+        return 4 * (5 * self.weights + 4 * self.noise_weights + self.gripper_weights) + self.backward.peak
 
 
-def critics_of(stage: Stage, actor: torch.nn.Module, features: int, calls: int) -> Critics | None:
-    """None for another stage or policy. features: numbers of what the actor sees. calls: of a step."""
+def critics_of(stage: Stage, planned: Planned, updates: int) -> Critics | None:
+    """None for another stage or policy. updates: of the policy in a step."""
+    actor, features = planned.model, planned.width
     if not isinstance(stage, OffPolicyStage) or stage.improve is not None or not isinstance(actor, Actor):
         return None
-    dims, rows = actor.dims, stage.batch_size
+    aliasing, rows = stage.noise_aliasing, stage.batch_size
+    dims = planned.chunk * planned.dims if aliasing else actor.dims
+    calls = updates // policy_updates(stage)
     bins = Bins(low=stage.low, high=stage.high, number=stage.bins, smoothing=stage.smoothing) if stage.bins else None
     with META:
         made = ActionValues(features, dims, critics=stage.critics, hidden=stage.hidden, bins=bins)
@@ -56,6 +66,14 @@ def critics_of(stage: Stage, actor: torch.nn.Module, features: int, calls: int) 
         return found
 
     forward, backward, _ = trace_both(passed)
+    noise, noise_weights = None, 0
+    if aliasing:
+        with META:
+            of_noise = ActionValues(features, actor.dims, critics=stage.critics, hidden=stage.hidden)
+        noise_weights = sum(p.numel() for p in of_noise.parameters())
+        noise = trace_both(
+            lambda: of_noise.outputs(torch.empty(rows, features, device=META), torch.empty(rows, actor.dims, device=META))
+        )[:2]
     gripper, chooses = tuple[Pass, ...](), actor.gripper
     if chooses is not None:
         valued = functools.partial(chooses, torch.empty(rows, features, device=META))
@@ -68,6 +86,15 @@ def critics_of(stage: Stage, actor: torch.nn.Module, features: int, calls: int) 
         weights=sum(p.numel() for p in made.parameters()),
         calls=calls,
         updates=stage.updates,
+        noise=noise,
+        noise_updates=aliasing.updates if aliasing else 0,
+        noise_weights=noise_weights,
+        acted=calls * (stage.updates + aliasing.updates) * rows if aliasing else 0,
         gripper=gripper,
         gripper_weights=sum(p.numel() for p in chooses.parameters()) if chooses else 0,
     )
+
+
+def policy_updates(stage: OffPolicyStage) -> int:
+    """Updates of a policy that isn't improved for each of its calls."""
+    return stage.updates if stage.noise_aliasing else 1

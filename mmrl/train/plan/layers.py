@@ -1,5 +1,5 @@
-"""The layers of a language model that no formula here describes, such as gated delta nets: one of each kind is run on torch's
-meta device, where tensors have shapes and no numbers, and what it computes and keeps is counted.
+"""The layers of a language model: one of each kind is run on torch's meta device, where tensors have shapes and no numbers, and
+what it computes and keeps is counted.
 
 A layer's numbers are so much for each token, so much for each chunk of `CHUNK` tokens in which linear attention goes through a
 sequence, and a rest; three passes tell them apart. b is the bytes of a weight.
@@ -21,8 +21,9 @@ from mmrl.policies.layers import CACHES, replaced_forwards
 from mmrl.policies.vlm.families import decoder_of
 from mmrl.train.plan.kinds import META, adapted, dtype_of, grouped, kinds_of, own_of, without_layers
 from mmrl.train.plan.learning import ALL, Learning
+from mmrl.train.plan.once import once
 from mmrl.train.plan.skeletons import skeleton
-from mmrl.train.plan.traced import Pass, saved_by, trace
+from mmrl.train.plan.traced import Counter, FusedAttention, Pass, saved_by, trace
 from mmrl.train.plan.trained import FULL
 from mmrl.train.plan.workload import CHUNK, Micro
 
@@ -103,7 +104,7 @@ class Layers:
         self.config = config
         self.kinds = kinds_of(skeleton(config))
 
-    @functools.cache  # noqa: B019  few of these are made, and they are small
+    @once
     def counted(self, b: int) -> tuple[Layer, ...]:
         """One of each kind, and where there are matrix products around them, such as those of embeddings for each layer, what is
         around them like a layer."""
@@ -111,13 +112,13 @@ class Layers:
         around = self._around(model, b)
         return (*(self._layer(model, numbers, b) for numbers in self.kinds), *([around] if around.weights else ()))
 
-    @functools.cache  # noqa: B019
+    @once
     def kept_around(self, b: int, learning: Learning = ALL, seen: bool = True) -> Linear:
         """Bytes that the language model keeps around its layers. seen: see `kept`."""
         model, flows = _model(self.config, b, learning), seen or _flows(self.config, learning)[-1]
-        return _fitted(lambda tokens: saved_by(*_passed(model, tokens, b, flows, seen), by_tokens=False))
+        return _fitted(lambda tokens: saved_by(*_passed(model, tokens, b, flows, seen)))
 
-    @functools.cache  # noqa: B019
+    @once
     def kept(self, b: int, dense: bool, learning: Learning = ALL, seen: bool = True) -> tuple[tuple[int, Kept], ...]:
         """(number of layers, bytes that each keeps for the backward pass) of each kind; none of those before the first that
         gradients flow to. dense: with a mask of all pairs of tokens, which is not counted here. seen: whether gradients flow to
@@ -167,7 +168,8 @@ class Layers:
     def _saved(self, model: Any, number: int, b: int, dense: bool, learning: Learning, seen: bool, tokens: int) -> int:
         layer = decoder_of(model).layers[number]
         called = _called(self.config, layer, number, tokens, b, dense, learning=learning, seen=seen)
-        return saved_by(*called, by_tokens=not dense)
+        with FusedAttention(Counter(), by_tokens=not dense):
+            return saved_by(*called)
 
     def _layer(self, model: Any, numbers: list[int], b: int) -> Layer:
         layer = decoder_of(model).layers[numbers[0]]

@@ -1,6 +1,6 @@
 """The memory of a step on one device, part by part, in bytes.
 
-Widths are named as in `mmrl.train.plan.shapes`; b is the bytes of a weight.
+b is the bytes of a weight.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ from mmrl.config.sections import (
     SftStage,
     Stage,
 )
-from mmrl.train.plan import experts
 from mmrl.train.plan.attention import Attention
-from mmrl.train.plan.kept import LOGIT_CHUNK, activations, recompute_bytes
+from mmrl.train.plan.kept import LOGIT_CHUNK, activations, passing, recompute_bytes, without_gradients
 from mmrl.train.plan.machines import Machine
 from mmrl.train.plan.shapes import Shapes
 from mmrl.train.plan.teams import slice_of, whole_rows
@@ -166,9 +165,9 @@ def update(
         own = slice_of(m, team)
         again = recompute_bytes(shapes, own, b, weights, dense) if on else 0
         whole = whole_rows(shapes, m, team, b, dense)
-        passing = experts.passing(shapes, b) * own.tokens
+        beside = passing(shapes, b) * own.tokens
         twice = work.twins * (activations(shapes, own, b, on, weights, dense, moved) + whole)
-        sizes.append((twice + again + passing, m))
+        sizes.append((twice + again + beside, m))
     kept, worst = max(sizes, key=lambda found: found[0])
     made = (
         logits(shapes, worst.targets, b, weights.shares["head"] > 0, bool(weights.adapted_parts["head"]))
@@ -265,8 +264,7 @@ def _at_once(shapes: Shapes) -> int:
 
 def cache_token(shapes: Shapes, b: int) -> int:
     """Bytes per token of keys and values in all layers."""
-    t = shapes.text
-    return b * (2 * t.k * (t.layers - t.linear) if t.cached < 0 else t.cached)
+    return b * shapes.text.cached
 
 
 def cache_capacity(completion: int) -> int:
@@ -290,7 +288,7 @@ def local(shapes: Shapes, config: RunConfig, work: Workload) -> list[Part]:
     prompts, rows = max(n for n, _ in found), max(n * size for n, size in found)
     held = rows * (work.prompt_tokens + cache_capacity(work.completion))
     growing = held // (t.layers - t.linear) if cache_capacity(work.completion) > ROOM else 0
-    prefill = prompts * work.prompt_tokens * experts.without_gradients(shapes, b)
+    prefill = prompts * work.prompt_tokens * without_gradients(shapes, b)
     tower = prompts * looked(shapes, b, work.patches)
     generate = ("generate",)
     return [
@@ -324,16 +322,13 @@ def acting(shapes: Shapes, config: RunConfig, work: Workload) -> list[Part]:
 
 def called(shapes: Shapes, b: int, rows: int, length: int, patches: int) -> int:
     """Bytes of so many calls at once, without gradients. length, patches: tokens and patches of a call."""
-    layer = rows * length * experts.without_gradients(shapes, b) + b * rows * length**2
+    layer = rows * length * without_gradients(shapes, b) + b * rows * length**2
     return max(layer, rows * looked(shapes, b, patches))
 
 
 def looked(shapes: Shapes, b: int, patches: int) -> int:
     """Bytes that the tower has of so many patches at once, without gradients."""
-    if shapes.seen:
-        return patches * shapes.seen.forward(b).peak // shapes.seen.patches
-    v = shapes.vision
-    return patches * max(b * 3 * v.inner, 3 * b * v.hidden + 4 * FULL * v.hidden)
+    return patches * shapes.seen.forward(b).peak // shapes.seen.patches if shapes.seen else 0
 
 
 def vllm(compute: ComputeConfig, machine: Machine, alone: bool) -> list[Part]:

@@ -1,16 +1,15 @@
-"""Pictures in models whose towers no formula here describes: the model's own processor is shown one, and a pass over it is run
-with weights that have shapes and no numbers. What follows from the picture alone, such as grids and positions, has numbers.
+"""Pictures in models: the model's own processor is shown one, and a pass over it is run with weights that have shapes and no
+numbers. What follows from the picture alone, such as grids and positions, has numbers.
 
 b is the bytes of a weight.
 """
 
 from __future__ import annotations
 
-import functools
 import json
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -41,7 +40,8 @@ from mmrl.train.plan.kinds import adapted, without_layers
 from mmrl.train.plan.known_masks import KnownMasks
 from mmrl.train.plan.learning import ALL, Learning
 from mmrl.train.plan.machines import Machine
-from mmrl.train.plan.seen import SECONDS, Kept, PerToken
+from mmrl.train.plan.once import once
+from mmrl.train.plan.seen import SECONDS, Inputs, Kept, PerToken
 from mmrl.train.plan.skeletons import linear_layers, skeleton
 from mmrl.train.plan.traced import Pass, kept_of, trace
 
@@ -54,8 +54,6 @@ LENGTHS = (64, 128)
 ROWS = 2
 """Pictures of the passes that show what is kept: of one alone, torch doesn't copy what others share in a batch."""
 CPU = torch.device("cpu")
-GRID = 32
-"""Patches of a side of a picture that stands for others."""
 SIDE = 4096
 """Side of the largest picture that a processor is shown; larger ones are taken for it."""
 
@@ -68,44 +66,52 @@ class SeenPicture:
     encoded: PromptInputs
     tokens: int
     patches: int
+    kept_token: int = 0
 
     @property
     def pixels(self) -> float:
         return FULL * sum(x.numel() for x in self.encoded.media.values() if x.is_floating_point()) / self.patches
 
-    @functools.cache  # noqa: B019  few of these are made
+    @once
     def forward(self, b: int) -> Pass:
         with self.pictures.running(b) as run:
             return trace(lambda: run(self.encoded))
 
-    def cost(self, patches: int, machine: Machine, b: int, rate: float) -> Cost:
+    def attention(self, patches: int, picture: int, b: int) -> float:
+        """Floating-point operations of attention. patches: of all pictures; picture: of one."""
+        return self.forward(b).attention * patches / self.patches
+
+    def cost(self, patches: int, picture: int, machine: Machine, b: int, rate: float) -> Cost:
         found, text = self.forward(b), self.per_token(b, ALL)
         words = len(self.encoded.ids)
-        once = Cost(
+        linear = Cost(
             products=(sum(flops for flops, _ in found.products) - words * text.flops) / (rate * machine.matmul),
-            attention=found.attention / (rate * machine.fused),
             streaming=(found.moved - words * text.moved) / (machine.bandwidth * machine.streaming),
-            flops=found.flops - words * text.flops,
+            flops=found.flops - found.attention - words * text.flops,
         )
-        return once.times(patches / self.patches) + Cost(starting=found.operations * machine.launch)
+        near = self.attention(patches, picture, b)
+        beside = Cost(attention=near / (rate * machine.fused), starting=found.operations * machine.launch, flops=near)
+        return linear.times(patches / self.patches) + beside
 
-    @functools.cache  # noqa: B019
+    @once
     def kept(self, b: int, learning: Learning) -> Kept:
         with self.pictures.running(b, learning) as run:
             whole, layer = kept_of(lambda: run(self._copied(), ROWS).sum(), repeated_layers(run.family.model))
         return Kept(whole=self._picture(whole, b, learning), layer=layer // ROWS)
 
-    @functools.cache  # noqa: B019
-    def inputs(self, b: int, learning: Learning) -> int:
+    @once
+    def inputs(self, b: int, learning: Learning) -> Inputs:
         with self.pictures.running(b, learning) as run, gradient_checkpointing(run.family.model):
-            whole, _ = kept_of(lambda: run(self._copied(), ROWS).sum())
-        return self._picture(whole, b, learning)
+            with noted_inputs(run.family.model) as noted:
+                whole, _ = kept_of(lambda: run(self._copied(), ROWS).sum())
+        sizes = sorted(size for *_, size in noted)
+        return Inputs(whole=self._picture(whole, b, learning), moved=sum(sizes[:-2]) // ROWS)
 
     def _picture(self, kept: int, b: int, learning: Learning) -> int:
         """Of what rows keep, that of the picture in one of them."""
         return kept // ROWS - round(len(self.encoded.ids) * self.per_token(b, learning).kept)
 
-    @functools.cache  # noqa: B019
+    @once
     def per_token(self, b: int, learning: Learning) -> PerToken:
         """By two passes without pictures."""
         with self.pictures.running(b, learning) as run:
@@ -131,10 +137,13 @@ class Pictures:
     """The pictures of a model. config: the content of its config.json. processor: as transformers loads it. what: the model's
     name in an error."""
 
+    alike = False
+    """Whether one stands for those of all sizes."""
+
     def __init__(self, config: str, processor: Any, what: str) -> None:
         self.config, self.processor, self.what = config, processor, what
 
-    @functools.cache  # noqa: B019  few of these are made
+    @once
     def seen(self, pixels: int) -> SeenPicture:
         """A square picture of so many pixels. Raises UserError if a pass over it needs numbers of weights."""
         logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)  # it logs what is raised, too
@@ -142,17 +151,19 @@ class Pictures:
         refuse_counts(self.processor, self.what)
         with self.running(FULL) as run, Bounded(self.what):
             encoded = run.read(Image.new("RGB", (side, side)) if run.family.sees else run.sound())
-            counted: list[Any] = []
-            layers = repeated_layers(run.family.model)
-            noted = [layer.register_forward_pre_hook(_noting(counted), with_kwargs=True) for layer in layers]
-            run(encoded)
-            for hook in noted:
-                hook.remove()
+            with noted_inputs(run.family.model) as noted:
+                run(encoded)
             tokens = run.tokens(encoded)
-        first = [rows for layer, rows in counted if layer is counted[0][0]]
+        first = [vectors for layer, vectors, _ in noted if layer is noted[0][0]]
         return SeenPicture(pictures=self, encoded=encoded, tokens=tokens, patches=sum(first) or tokens)
 
-    @functools.lru_cache(8)  # noqa: B019
+    def tokens(self, pixels: int) -> int:
+        return self.seen(pixels).tokens
+
+    def patches(self, pixels: int) -> int:
+        return self.seen(pixels).patches
+
+    @once
     def _family(self, b: int, learning: Learning) -> Family:
         model = without_layers(skeleton(self.config), (), b)
         if lora := learning.lora:
@@ -222,20 +233,6 @@ class Run:
         return self.family.hidden(ids, torch.ones_like(ids), places[:, None].expand(-1, rows, -1), media)
 
 
-@functools.lru_cache(4)
-def gridded(config: str) -> SeenPicture:
-    """A square picture of a Qwen-VL or of what is like it, which needs no processor. config: the content of its config.json."""
-    pictures = Pictures(config, None, "the model")
-    with pictures.running(FULL) as run:
-        settings, kind = run.family.model.config, run.family.model.config.vision_config
-        merged = kind.spatial_merge_size
-        values = kind.in_channels * kind.temporal_patch_size * kind.patch_size**2
-    ids = torch.full((GRID**2 // merged**2,), settings.image_token_id)
-    media = {"pixel_values": torch.zeros(GRID**2, values), "image_grid_thw": torch.tensor([[1, GRID, GRID]])}
-    encoded = PromptInputs(ids=ids, positions=torch.arange(len(ids)).expand(3, -1), media=media, token_types={})
-    return SeenPicture(pictures=pictures, encoded=encoded, tokens=len(ids), patches=GRID**2)
-
-
 def _without_text(family: Family) -> AbstractContextManager[None]:
     """Inside, the language model's layers compute nothing."""
     decoder = decoder_of(family.model)
@@ -254,11 +251,18 @@ def _nothing(*args: Any, **kwargs: Any) -> MoeModelOutputWithPast:
     return MoeModelOutputWithPast(last_hidden_state=hidden)
 
 
-def _noting(found: list[Any]) -> Callable[..., None]:
-    """A forward pre-hook that notes each layer with the number of vectors that it is given."""
+@contextmanager
+def noted_inputs(model: Any) -> Iterator[list[tuple[Any, int, int]]]:
+    """Yields what goes into each of the model's layers inside, in turn: (the layer, number of vectors, their bytes)."""
+    found: list[tuple[Any, int, int]] = []
 
     def note(layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        given = [x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor)]
-        found.append((layer, math.prod(given[0].shape[:-1])))
+        given = next(x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor))
+        found.append((layer, math.prod(given.shape[:-1]), given.numel() * given.element_size()))
 
-    return note
+    hooks = [layer.register_forward_pre_hook(note, with_kwargs=True) for layer in repeated_layers(model)]
+    try:
+        yield found
+    finally:
+        for hook in hooks:
+            hook.remove()

@@ -1,5 +1,5 @@
 """The shapes of published models, so that a plan needs no network: the config.json of each from the hub, shortened to what
-`mmrl.train.plan.shapes` reads.
+its class doesn't have by default.
 
 Sources: Qwen2-VL: the config.json of each size; Qwen2.5-VL, Bai et al. 2025, Qwen2.5-VL Technical Report, table 1, with the
 config.json of each size; Qwen3-VL: the config.json of each size, as pytorch/torchtitan (experiments/qwen3_vl) and InternLM/xtuner
@@ -143,8 +143,8 @@ OPENVLA = ("openvla-7b", "openvla-oft-sft")
 OPENVLA_7B: Mapping[str, Any] = {"model_type": "openvla", "text_config": {"vocab_size": 32064}}
 """Kim et al., OpenVLA, section 3.1: Llama 2 7B (LlamaConfig's defaults) with DINOv2 and SigLIP; its config.json."""
 LIMITS = {"openvla": 224**2, "glm4v_moe": 15000 * 28**2}
-LIMITS |= dict.fromkeys(("qwen2_vl", "qwen2_5_vl"), 16384 * 28**2)
-LIMITS |= dict.fromkeys(("qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"), 16384 * 32**2)
+LIMITS |= dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "qwen2_5_omni_thinker"), 16384 * 28**2)
+LIMITS |= dict.fromkeys(("qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe", "qwen3_omni_moe_thinker"), 16384 * 32**2)
 """Family -> pixels above which the processor of a published checkpoint shrinks an image."""
 
 

@@ -14,11 +14,10 @@ from functools import partial
 
 from mmrl.api.sampling import Rounds
 from mmrl.config.sections import ComputeConfig, JudgeConfig, RunConfig, Stage, TrainConfig
-from mmrl.train.plan import experts
 from mmrl.train.plan.adapters import Adapters
 from mmrl.train.plan.attention import Attention
 from mmrl.train.plan.cost import Cost, Seconds
-from mmrl.train.plan.kept import LOGIT_CHUNK
+from mmrl.train.plan.kept import LOGIT_CHUNK, counted
 from mmrl.train.plan.learning import ALL
 from mmrl.train.plan.machines import Machine
 from mmrl.train.plan.memory import cache_token, concurrent_prompts
@@ -29,11 +28,8 @@ from mmrl.train.plan.workload import Micro, Workload
 
 COPIED = 0.8
 """Share of the host link's rate that copies from pinned memory reach: about 26 of 32 GB/s, 52 of 64."""
-OPERATIONS = {"qwen2_vl": (83, 55), "qwen2_5_vl": (83, 70), "qwen3_vl": (97, 55), "openvla": (77, 50)}
-OPERATIONS |= {"qwen3_vl_moe": (119, 55), "glm4v_moe": (150, 70), "qwen3_5": (0, 55), "qwen3_5_moe": (0, 55)}
-"""Family -> operations that torch starts in a layer's forward pass: (language model, tower). Counted."""
 DECODING, AROUND = 0.72, 60
-"""Share of the language model's operations that a decoded token starts; operations outside of layers."""
+"""Share of a layer's operations that a decoded token starts; operations outside of layers."""
 BACKWARD = 1.85
 """Operations of a backward pass, as a multiple of the forward pass."""
 PICTURES = 25e6
@@ -63,46 +59,17 @@ class CostModel:
             how = dtype == "bfloat16"
             self.adapters = Adapters(weights.adapted_parts, weights.rank, machine, self.b, self.rate, splits=how)
         self.stream = machine.bandwidth * machine.streaming
-        t = shapes.text
-        self.attending = t.layers * t.hidden * (2 * t.q + 2 * t.k)
-        """Weights of all layers' attention."""
 
     def text(self, rows: int, length: int, cached: int = 0, pairs: int | None = None, micro: Micro | None = None) -> Cost:
         """The language model's layers, with their adapters, over rows of `length` new tokens each. cached: earlier tokens of a
         row in the cache. pairs: pairs of tokens whose attention is computed, without a mask of all of them; None for all.
         micro: what the rows hold; None: one sequence each."""
-        found = self._text(rows, length, cached, pairs, micro)
-        return found + self.adapters.forward("text", rows * length) if self.adapters else found
+        micro = micro or Micro(rows=rows, length=length, patches=0, targets=0)
+        found = self._text(micro, cached, pairs)
+        return found + self.adapters.forward("text", micro.tokens) if self.adapters else found
 
-    def _text(self, rows: int, length: int, cached: int, pairs: int | None, micro: Micro | None) -> Cost:
-        if self.shapes.counted:
-            return self._counted(micro or Micro(rows=rows, length=length, patches=0, targets=0), cached, pairs)
-        t, b, tokens = self.shapes.text, self.b, rows * length
-        flops = 2.0 * (self.attending + experts.multiplied(self.shapes)) * tokens
-        seen = 4.0 * t.q * t.layers * (tokens * (length + cached) if pairs is None else pairs)
-        reached = self.machine.matmul * (self.machine.thin if length == 1 else 1.0)
-        weights = self.attending + experts.read(self.shapes, tokens)
-        products = max(flops / (self.rate * reached), b * weights / self.stream)
-        norm = 4 * b + 7 * FULL if b < FULL else 7 * FULL
-        own = 2 * norm * t.hidden + 12 * b * (t.q + t.k) + 8 * b * t.q + 6 * b * t.hidden
-        if t.norms:
-            own += norm * (t.q + t.k)
-        mask = 0 if cached or pairs is not None else b * length
-        read = 1 + 3 * t.q // t.k if self.machine.kind == "cpu" else 1  # on a CPU torch repeats keys and values for each head
-        moved = self.unpacking + tokens * (t.layers * (own + mask) + experts.moved(self.shapes, b))
-        moved += read * rows * cached * cache_token(self.shapes, b)
-        started = OPERATIONS[self.shapes.family][0] * t.layers * (DECODING if cached else 1.0) + AROUND
-        return Cost(
-            products=products,
-            attention=0.0 if cached else seen / (self.rate * (self.machine.attention if pairs is None else self.machine.blocks)),
-            streaming=moved / self.stream,
-            starting=started * self.machine.launch,
-            flops=flops + seen,
-        )
-
-    def _counted(self, micro: Micro, cached: int, pairs: int | None) -> Cost:
-        """See `text`, of layers whose passes are counted. Linear attention computes its chunks in float32, and a token alone
-        updates the state."""
+    def _text(self, micro: Micro, cached: int, pairs: int | None) -> Cost:
+        """Linear attention computes its chunks in float32, and a token alone updates the state."""
         t, b, machine, tokens, rows = self.shapes.text, self.b, self.machine, micro.tokens, micro.rows
         chunks = 0 if cached else micro.chunks
         found = Cost(starting=AROUND * machine.launch)
@@ -111,20 +78,21 @@ class CostModel:
         moved += (1 + 3 * t.q // t.k if machine.kind == "cpu" else 1) * rows * cached * cache_token(self.shapes, b)
         moved += 6 * FULL * rows * t.linear * t.state if cached else 0  # decayed, read, and written
         reached = machine.matmul * (machine.thin if micro.length == 1 else 1.0)
-        for layer in experts.counted(self.shapes, b):
+        for layer in counted(self.shapes, b):
             own, slow = layer.flops.of(0, tokens, 0), layer.flops.of(0, 0, chunks)
             seen = layer.pairs * (tokens * (micro.length + cached) if pairs is None else pairs)
             # whether experts are all computed for each token, as in Llama 4
             all_of_them = own - 2 * layer.weights * tokens > 1.8 * layer.experts * tokens
-            hit = experts.share_hit(t.experts, tokens) if t.experts and not all_of_them else 1.0
+            hit = t.experts.hit(tokens) if t.experts and not all_of_them else 1.0
             loop = layer.loop * max(0.0, hit * t.experts.count - t.experts.chosen) if t.experts else 0.0
+            started = layer.operations.of(1, 0, min(1, chunks) and micro.chunks / rows)
             weights = layer.weights + layer.experts * hit
             products = max(own / (self.rate * reached), b * weights / self.stream) + slow / (machine.flops32 * reached)
             found += Cost(
                 products=products,
                 attention=0.0 if cached else seen / (self.rate * (machine.attention if pairs is None else machine.blocks)),
                 streaming=layer.moved.of(0, tokens, chunks) / self.stream,
-                starting=(layer.operations.of(1, 0, min(1, chunks) and micro.chunks / rows) + loop) * machine.launch,
+                starting=(started * (DECODING if cached else 1.0) + loop) * machine.launch,
                 flops=own + slow + seen,
             ).times(layer.count)
         if self.shapes.seen:
@@ -140,25 +108,8 @@ class CostModel:
         return found + self.adapters.forward("tower", patches) if self.adapters else found
 
     def _tower(self, patches: int, picture: int) -> Cost:
-        if self.shapes.seen:
-            return self.shapes.seen.cost(patches, self.machine, self.b, self.rate)
-        v, b = self.shapes.vision, self.b
-        weights = v.layers * (4 * v.hidden**2 + (3 if self.shapes.gated else 2) * v.hidden * v.inner) + v.values * v.hidden
-        merger = (v.merged**2 + v.merged * v.out) * (1 + v.taps) / v.merge**2
-        if v.context:
-            merger = (v.merged * v.out + v.out**2 + 3 * v.out * v.context) / v.merge**2
-        flops = 2.0 * (weights + merger) * patches
-        near = min(picture, self.shapes.window_patches or picture)
-        seen = 4.0 * v.hidden * (v.full_layers * picture + (v.layers - v.full_layers) * near) * patches
-        norm = (4 * b + 7 * FULL if b < FULL else 7 * FULL) if self.shapes.gated else 3 * b
-        own = v.hidden * (2 * norm + 4 * (b + FULL) + 20 * FULL + 12 * b) + 5 * b * v.inner
-        return Cost(
-            products=flops / (self.rate * self.machine.matmul),
-            attention=seen / (self.rate * self.machine.fused),
-            streaming=v.layers * own * patches / self.stream,
-            starting=(OPERATIONS[self.shapes.family][1] * v.layers + AROUND) * self.machine.launch,
-            flops=flops + seen,
-        )
+        seen = self.shapes.seen
+        return seen.cost(patches, picture, self.machine, self.b, self.rate) if seen else Cost()
 
     def head(self, tokens: int) -> Cost:
         """Logits, log-probabilities and entropies of so many tokens, with the head's adapters."""
@@ -202,7 +153,7 @@ class CostModel:
             found += replace(self.head(micro.targets), flops=0.0)
         if not weights.inner:
             return found
-        text, seen = self._text(micro.rows, micro.length, 0, self._pairs(micro), micro), micro.patches if weights.vision else 0
+        text, seen = self._text(micro, 0, self._pairs(micro)), micro.patches if weights.vision else 0
         tower = self._tower(seen, picture) if seen else Cost()
         found += self._gradients(text, shares["text"]) + self._gradients(tower, shares["tower"])
         if self.adapters:
@@ -249,15 +200,13 @@ class CostModel:
 
     def offload(self, train: TrainConfig, stage: Stage, work: Workload, weights: Trained) -> Cost:
         """Copies to the host and back, which computing waits for."""
-        t, v = self.shapes.text, self.shapes.vision
-        moved = 0.0
+        t, seen, moved = self.shapes.text, self.shapes.seen, 0.0
         if train.offload_optimizer:
             moved += work.updates * (master_bytes(weights, self.b) + moments(stage.optimizer, weights))
         if train.offload_activations:
-            seen = self.shapes.seen
-            patch = seen.inputs(self.b, weights.learning) / seen.patches if seen else self.b * v.layers * v.hidden
-            inputs = ((self.b * t.layers * t.copies * t.hidden * m.tokens, patch * m.patches, n) for m, n in work.micro.items())
-            moved += work.epochs * sum(n * (text + weights.vision * tower) for text, tower, n in inputs)
+            patch = seen.inputs(self.b, weights.learning).moved / seen.patches if seen and weights.vision else 0.0
+            token = self.b * t.layers * t.copies * t.hidden
+            moved += work.epochs * sum(n * (token * m.tokens + patch * m.patches) for m, n in work.micro.items())
         return Cost(streaming=2 * moved / (COPIED * self.machine.host)) if self.machine.kind == "gpu" else Cost()
 
 

@@ -1,4 +1,4 @@
-"""What a plan asks of the pictures of a model whose towers no formula describes: `mmrl.train.plan.pictures` counts it.
+"""What a plan asks of the pictures of a model: `mmrl.train.plan.pictures` counts it.
 
 b is the bytes of a weight.
 """
@@ -27,6 +27,15 @@ class Kept:
     whole: int
     layer: int
     """Of the layer that keeps most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    """Bytes that it keeps where layers are computed again, and keep what goes into them."""
+
+    whole: int
+    moved: int
+    """Those that are in the host's memory with `train.offload_activations`: the inputs of all layers but two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,18 +72,22 @@ class Seen(Protocol):
         """Bytes of pixels of a patch, in float32."""
         ...
 
+    @property
+    def kept_token(self) -> int:
+        """Numbers that a frozen tower's sight has for a token; 0 if none is kept."""
+        ...
+
     def forward(self, b: int) -> Pass: ...
 
     def kept(self, b: int, learning: Learning) -> Kept: ...
 
-    def inputs(self, b: int, learning: Learning) -> int:
-        """`Kept.whole` where layers are computed again, and keep what goes into them."""
-        ...
+    def inputs(self, b: int, learning: Learning) -> Inputs: ...
 
     def per_token(self, b: int, learning: Learning) -> PerToken: ...
 
-    def cost(self, patches: int, machine: Machine, b: int, rate: float) -> Cost:
-        """Of a pass over so many patches of such pictures, without gradients. rate: floating-point operations a second."""
+    def cost(self, patches: int, picture: int, machine: Machine, b: int, rate: float) -> Cost:
+        """Of a pass over so many patches without gradients. picture: patches of a picture. rate: floating-point operations a
+        second."""
         ...
 
 
@@ -82,5 +95,12 @@ class Pictures(Protocol):
     """The pictures of a model."""
 
     def seen(self, pixels: int) -> Seen:
-        """A square picture of so many pixels. Raises UserError if a pass over it needs numbers of weights."""
+        """A square picture of so many pixels, or one that stands for it. Raises UserError if a pass over it needs numbers of
+        weights."""
         ...
+
+    def tokens(self, pixels: int) -> int:
+        """Of a picture of so many pixels."""
+        ...
+
+    def patches(self, pixels: int) -> int: ...

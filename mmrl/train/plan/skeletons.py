@@ -1,4 +1,4 @@
-"""Models without weights, from their config alone: what they say of themselves that a plan doesn't compute."""
+"""Models without weights, from their config alone."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from mmrl.api.errors import shorten
 from mmrl.policies.vlm.thinkers import thinker_class
 
 
@@ -16,6 +15,7 @@ def _classes(data: Mapping[str, Any]) -> tuple[Any, Any]:
     import transformers
     from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 
+    from mmrl.policies.openvla import model  # noqa: F401  registers it with transformers
     from mmrl.policies.vlm.suitability import named_class
 
     settings = {**data}
@@ -24,16 +24,6 @@ def _classes(data: Mapping[str, Any]) -> tuple[Any, Any]:
     made = thinker.config_class(**settings) if thinker else transformers.AutoConfig.for_model(kind, **settings)
     named = None if kind in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES else named_class(data)
     return thinker or named or transformers.AutoModelForImageTextToText, made
-
-
-def whole(data: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The content of a config.json with what it leaves to its family's defaults. Raises ValueError for one that transformers
-    refuses."""
-    try:
-        found: Mapping[str, Any] = _classes(data)[1].to_dict()
-    except Exception as error:  # of any kind, by its classes or what they are checked with
-        raise ValueError(shorten(error)) from error
-    return found
 
 
 @functools.lru_cache(2)
@@ -47,9 +37,9 @@ def skeleton(data: str) -> Any:
         return make(config)
 
 
-def listed(data: Mapping[str, Any]) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """The name and shape of every weight."""
-    return tuple((name, tuple(p.shape)) for name, p in skeleton(json.dumps(data)).named_parameters())
+def weights_in(data: Mapping[str, Any]) -> int:
+    """Number of all weights."""
+    return sum(p.numel() for p in skeleton(json.dumps(data)).parameters())
 
 
 @functools.lru_cache(16)

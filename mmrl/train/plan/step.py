@@ -129,7 +129,8 @@ def _looks(stage: RlStage, algorithm: Algorithm) -> float:
     separate = stage.critic is not None and stage.critic.backbone == "separate"
     values = "values" in names and not stage.turn_critic
     own = not names.isdisjoint(("logprobs", "entropy")) or (values and not separate)
-    found = own + (values and separate) + sum(name in names for name in ("masked", "told", "slopes", "reference", "teacher"))
+    apart = ("masked", "told", "shown", "slopes", "reference", "teacher")
+    found = own + (values and separate) + sum(name in names for name in apart)
     found += stage.consistency is not None  # what the reference says of the answers
     rule = stage.perception
     if rule and rule.gradient == "seen" and rule.coef and "masked" not in names:

@@ -23,7 +23,7 @@ def whole_rows(shapes: Shapes, micro: Micro, team: int, b: int, dense: bool) -> 
     t = shapes.text
     mask = b * micro.rows * (micro.length**2 - slice_of(micro, team).length ** 2) if dense else 0
     pixels = round(micro.patches * shapes.pixel_bytes)
-    vectors = int(micro.patches * shapes.vectors) * (1 + shapes.vision.taps)
+    vectors = int(micro.patches * shapes.vectors) * (1 + shapes.taps)
     return mask + pixels + b * t.hidden * (vectors + micro.tokens + 2 * micro.targets)
 
 

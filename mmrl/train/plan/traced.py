@@ -19,8 +19,12 @@ from torch.utils.flop_counter import flop_registry
 
 from mmrl.policies.layers import replaced_forwards
 
+aten = torch.ops.aten
+TAKING = (aten.embedding.default, aten.index.Tensor, aten.index_select.default, aten.gather.default)
+"""Operations that read of their input as much as they write."""
+DETACHED = aten.detach.default
 ATTENTION = torch.nn.functional.scaled_dot_product_attention
-MATH = torch.ops.aten._scaled_dot_product_attention_math
+MATH = aten._scaled_dot_product_attention_math
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +38,7 @@ class Pass:
     moved: float
     """Bytes that the other operations read and write."""
     operations: int
+    """Those that Python starts, views among them."""
     kept: int
     """Bytes that are still there at its end, besides weights: for the backward pass, if there are gradients."""
     peak: int
@@ -60,9 +65,10 @@ class Counter(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
+        """`operations` counts views, `kernels` doesn't."""
         self.products: list[tuple[float, float]] = []
         self.attention = self.moved = 0.0
-        self.operations = self.now = self.peak = 0
+        self.operations = self.kernels = self.now = self.peak = 0
         self._held: dict[int, Any] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -71,10 +77,12 @@ class Counter(TorchDispatchMode):
         made = [x for x in tree_leaves(out) if isinstance(x, torch.Tensor)]
         own = {x.untyped_storage()._cdata for x in given}
         fresh = [x for x in made if x.untyped_storage()._cdata not in own]
+        self.operations += func.namespace != "prim" and func is not DETACHED  # views, too: Python starts them alike
         if fresh or func._schema.is_mutable:  # a view computes nothing
-            self.operations += 1
-            size = float(sum(x.numel() * x.element_size() for x in (*given, *made)))
-            if func._overloadpacket is torch.ops.aten.linalg_solve_triangular:
+            self.kernels += 1
+            whole = [] if func in TAKING else given  # of a table, what is taken is read
+            size = float(sum(x.numel() * x.element_size() for x in (*whole, *made, *(made if func in TAKING else ()))))
+            if func._overloadpacket is aten.linalg_solve_triangular:
                 self.products.append((float(args[1].numel() * args[0].shape[-1]), size))
             elif count := flop_registry.get(func._overloadpacket):
                 self.products.append((float(count(*args, **(kwargs or {}), out_val=out)), size))
@@ -242,22 +250,20 @@ def _measured(counter: Counter, layers: Sequence[Any], found: list[int]) -> Abst
 
 
 @torch.enable_grad()
-def saved_by(work: Callable[[], torch.Tensor], shared: Sequence[torch.Tensor], by_tokens: bool) -> int:
-    """Bytes that torch keeps of a pass for its gradients, besides weights. shared: tensors that aren't counted. by_tokens: see
-    `FusedAttention`."""
+def saved_by(work: Callable[[], torch.Tensor], shared: Sequence[torch.Tensor] = ()) -> int:
+    """Bytes that torch keeps of a pass for its gradients, besides weights, on any device. shared: tensors that aren't counted."""
     kept: dict[int, torch.Tensor] = {}
 
     def keep(saved: torch.Tensor) -> torch.Tensor:
-        kept[saved.untyped_storage()._cdata] = saved
-        return saved
+        alone = saved.detach()
+        if not _is_weight(saved):
+            kept[alone.untyped_storage()._cdata] = alone
+        return alone
 
-    counter = Counter()
-    hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda saved: saved)
-    with counter, FusedAttention(counter, by_tokens), hooks:
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda saved: saved):
         result = work()
-    counter.forget()
     left = {each.untyped_storage()._cdata for each in shared}
-    found = sum(t.untyped_storage().nbytes() for key, t in kept.items() if key not in left and not _is_weight(t))
+    found = sum(each.untyped_storage().nbytes() for key, each in kept.items() if key not in left)
     del result
     kept.clear()  # hooks that torch holds hold it
     return found
@@ -269,11 +275,12 @@ def _is_weight(kept: torch.Tensor) -> bool:
 
 
 def _holding() -> Any:
-    """What autograd alone holds, Python can't watch: here it holds it, too."""
+    """What autograd alone holds, Python can't watch: here it holds it, too. Without the pass that made it: an output that is kept
+    by that pass would hold it, and nobody frees such a circle."""
     held: list[torch.Tensor] = []
 
     def hold(kept: torch.Tensor) -> torch.Tensor:
-        held.append(kept)
-        return kept
+        held.append(kept.detach())
+        return held[-1]
 
     return torch.autograd.graph.saved_tensors_hooks(hold, lambda kept: kept)

@@ -54,8 +54,8 @@ class Trained:
     eight_bit: int
     """Bytes that AdamW with 8-bit states keeps for the trained weights."""
     vision: bool
-    """Whether parts of the vision tower or its projector are trained, so that gradients flow into it; where pictures are counted
-    by a pass, also what is for sounds, as Gemma 3n looks all tokens up in it."""
+    """Whether parts of the vision tower or its projector are trained, so that gradients flow into it; also what is for sounds, as
+    Gemma 3n looks all tokens up in it."""
     inner: bool
     """Whether anything before the head is trained, so that gradients flow into the language model."""
     plain: bool
@@ -131,7 +131,7 @@ def trained(shapes: Shapes, lora: LoraConfig | None, stage: Stage) -> Trained:
         factors=sum(map(_factors, mine.values())),
         largest=max(map(math.prod, mine.values()), default=0),
         eight_bit=sum(_eight_bit(n, math.prod(shape)) for n, shape in mine.items()),
-        vision=any(part_of(n) in (("vision", "projector", "") if shapes.pictures else ("vision", "projector")) for n in mine),
+        vision=any(part_of(n) in ("vision", "projector", "") for n in mine),
         inner=any(part_of(n) != "head" for n in mine),
         plain=not added,
         rank=lora.rank if lora else 0,

@@ -16,7 +16,7 @@ from mmrl.train.plan.configs import base_of
 from mmrl.train.plan.machines import Machine
 from mmrl.train.plan.memory import Part
 from mmrl.train.plan.published import published
-from mmrl.train.plan.shapes import shapes_of
+from mmrl.train.plan.skeletons import weights_in
 
 BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 
@@ -84,7 +84,7 @@ def weights_of(model: str, online: bool) -> int | None:
         return 0
     model = base_of(model)
     if (config := published(model)) is not None:
-        return shapes_of(config, model).parameters
+        return weights_in(config)
     if Path(model).is_dir():
         return _in_folder(Path(model)) or None
     return _on_hub(model, online)

@@ -13,7 +13,7 @@ import torch
 from mmrl.api.episodes import Trajectory
 from mmrl.api.errors import UserError
 from mmrl.api.interfaces import Task
-from mmrl.api.simulators.types import Demonstration, TrajectoryData
+from mmrl.api.simulators.types import Demonstration, Observation, TrajectoryData
 from mmrl.api.types import Score, Status
 from mmrl.config.off_policy import EXPERT_EPISODES, RECORDED_EPISODES
 from mmrl.config.sections import OffPolicyStage, Training
@@ -21,9 +21,10 @@ from mmrl.judge import build_cases
 from mmrl.judge.rewards import weights_at
 from mmrl.policies.acting.base import ActingPolicy
 from mmrl.policies.eyes import Sees
-from mmrl.policies.squashed import Squashed
 from mmrl.rollout.simulators.demonstrations import checked, in_camera_order, single_actions
 from mmrl.rollout.simulators.experts import Episodes
+from mmrl.rollout.simulators.lane import Lane
+from mmrl.train.sampling.recorded_scale import as_seen, lane_of, other_sizes, paid_otherwise, paid_range
 from mmrl.train.update.replay import Episode, Layout, Replay
 from mmrl.train.update.scenes import Scenes
 
@@ -34,13 +35,11 @@ SHOWN = "demo"
 """The split whose starts the expert plays, if a task has it; otherwise the stage's."""
 
 
-def layout_of(run: StageContext, stage: OffPolicyStage, policy: ActingPolicy, sees: Sees) -> Layout:
+def layout_of(run: StageContext, stage: OffPolicyStage, sees: Sees) -> Layout:
     """What the transitions of the stage are of: all its tasks have the same simulator."""
     simulation = run.tasks[next(iter(run.config.weights(stage)))].simulation
     assert simulation is not None
-    chosen = policy.actor.numbers if isinstance(policy, Squashed) else policy.chunk * policy.dims
-    noise = policy.noise_of if isinstance(policy, Squashed) else ""
-    return Layout(simulator=simulation.simulator, action=chosen, features=sees.width, noise=noise)
+    return Layout(simulator=simulation.simulator, action=sees.numbers, features=sees.width, noise=sees.noise_of)
 
 
 def offline_memory(
@@ -51,7 +50,7 @@ def offline_memory(
     another simulator, action space, features or discount, and for an expert's episode that fails."""
     if not stage.offline:
         return None, None
-    layout = layout_of(run, stage, policy, sees)
+    layout = layout_of(run, stage, sees)
     if stage.offline == RECORDED_EPISODES:
         return recorded_memory(run, stage, policy, sees, layout)
     if stage.offline != EXPERT_EPISODES:
@@ -72,17 +71,22 @@ def recorded_memory(
     run: StageContext, stage: OffPolicyStage, policy: ActingPolicy, sees: Sees, layout: Layout
 ) -> tuple[Replay, Scenes]:
     """The memory of the recorded episodes of the stage's tasks, about as many of each, and what was seen in them. Verifiers don't
-    pay here: the data say what was paid. Raises UserError for data that don't fit."""
+    pay here: the data say what was paid. Raises UserError for data that don't fit, and warns of data that are of another scale
+    than what the task's simulator shows and pays (`recorded_scale`)."""
     labels, played = list(run.config.weights(stage)), list[tuple[str, TrajectoryData, Status]]()
     for n, label in enumerate(labels):
         shown = run.tasks[label].recorded_episodes(len(range(n, stage.offline_episodes, len(labels))))
-        found = [(label, *recorded(label, run.tasks[label], episode, policy, number)) for number, episode in enumerate(shown)]
+        lane, task = lane_of(run.collector, label), run.tasks[label]
+        here = lane.last_seen if lane else None
+        found = [(label, *recorded(label, task, episode, policy, number, here)) for number, episode in enumerate(shown)]
         if not found:
             raise UserError(
                 f'stages.offline = "{RECORDED_EPISODES}": task {label!r} gives none of offline_episodes = '
                 f"{stage.offline_episodes} for {len(labels)} tasks: raise that, or record some"
             )
         played += found
+        for remark in _differences(run, stage, label, [track for _, track, _ in found], lane):
+            run.warn("stages.offline", f"task {label!r}: {remark}")
     capacity = sum(len(track.choices) for _, track, _ in played)
     memory, scenes = Replay(layout, capacity, gamma=stage.gamma, changing=bool(stage.rules)), Scenes(capacity)
     for label, track, status in played:
@@ -95,11 +99,29 @@ def recorded_memory(
     return memory, scenes
 
 
-def recorded(label: str, task: Task, shown: Demonstration, policy: ActingPolicy, number: int) -> tuple[TrajectoryData, Status]:
+def _differences(
+    run: StageContext, stage: OffPolicyStage, label: str, tracks: Sequence[TrajectoryData], lane: Lane | None
+) -> list[str]:
+    """In what a task's recorded episodes differ from played ones, though both can be learned from."""
+    if lane is None:
+        return []
+    told = [other_sizes(tracks[0], lane.last_seen)] if lane.last_seen else []
+    if stage.offline_steps < stage.steps:  # later ones play
+        weights = weights_at(run.setup.weights[label], 0.0)
+        verifiers = [(run.setup.verifiers[name], weight) for name, weight in weights.items()]
+        sums = [float(track.rewards_TK.sum()) for track in tracks]
+        told.append(paid_otherwise(sums, *paid_range(lane.simulation, verifiers, lane.rules.max_steps)))
+    return [remark for remark in told if remark]
+
+
+def recorded(
+    label: str, task: Task, shown: Demonstration, policy: ActingPolicy, number: int, here: Observation | None = None
+) -> tuple[TrajectoryData, Status]:
     """The recorded episode of this number as calls of the policy, and how it ended. What followed the last action isn't
-    recorded: where the episode terminated, nothing is made of it, and elsewhere that action is left out."""
+    recorded: where the episode terminated, nothing is made of it, and elsewhere that action is left out. here: what the task's
+    simulator shows, if that is known; what it doesn't show is left out."""
     where = f"task {label!r}: recorded episode {number} (from 0)"
-    shown = in_camera_order(checked(shown, where), task.simulation)
+    shown = as_seen(in_camera_order(checked(shown, where), task.simulation), here, where)
     count = len(shown.actions_MA) if shown.terminated else len(shown.actions_MA) - 1
     if shown.rewards_T is None or len(shown.rewards_T) < count or not torch.isfinite(shown.rewards_T).all():
         raise UserError(f"{where} must have finite rewards, one for each action (rewards_T): mend or remove it")

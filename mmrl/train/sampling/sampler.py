@@ -28,7 +28,7 @@ from mmrl.train.sampling.numbers import StepNumbers, group_sizes
 from mmrl.train.sampling.reward_weights import RewardWeights
 from mmrl.train.sampling.rule_states import RuleState, states_of
 from mmrl.train.sampling.smoke_gold import SmokeGold
-from mmrl.train.sampling.source import EncodedPrompt, Prompts, PromptSource
+from mmrl.train.sampling.source import EncodedPrompt, Prompts, PromptSource, earlier_of
 
 if TYPE_CHECKING:
     from mmrl.train.context import StageContext
@@ -97,13 +97,13 @@ class Sampler:
     def greedy(self, groups: Sequence[Group], at: StepIndex, clock: StepTimer) -> list[Group]:
         """The greedy completion of each group's prompt, scored like the sampled ones."""
         self.run.collector.wake_up()
-        own = {n: g for n, g in enumerate(groups) if not g.is_stub}
+        own = _own_groups(groups)
         return ranks.gather_sharded(lambda: SamplingStep(self, at, clock).greedy(own), self.stub)
 
     def again(self, groups: Sequence[Group], at: StepIndex, clock: StepTimer, temperature: float) -> list[Group]:
         """Further groups of these prompts' completions at another temperature, scored rollout by rollout."""
         self.run.collector.wake_up()
-        own = {n: g for n, g in enumerate(groups) if not g.is_stub}
+        own = _own_groups(groups)
         step = SamplingStep(self, at, clock)
         return ranks.gather_sharded(lambda: step.answered(own, temperature, step.sizes()), self.stub)
 
@@ -163,7 +163,7 @@ class SamplingStep:
     # -- for rules that score ---------------------------------------------------------------------------------------------
 
     def complete(self, groups: Sequence[Group], prompts: Sequence[Prompt], share: float = 1.0) -> list[Group]:
-        return self._complete({g.number: self._instead(g, p) for g, p in zip(groups, prompts, strict=True)}, share)
+        return self._complete({g.number: self._instead(g, p, g.earlier) for g, p in zip(groups, prompts, strict=True)}, share)
 
     def go_on(
         self, rollouts: Sequence[Rollout], begun: Sequence[str], temperature: float | None = None, most: int | None = None
@@ -210,7 +210,8 @@ class SamplingStep:
         self._check_selecting("again")
 
         def read() -> dict[int, EncodedPrompt | None]:
-            return {g.number: None if g.is_stub else self._instead(g, prompt_of(g)) for g in groups}
+            both = zip(groups, earlier_of(g.place for g in groups), strict=True)
+            return {g.number: None if g.is_stub else self._instead(g, prompt_of(g), n) for g, n in both}
 
         order = {g.number: place for place, g in enumerate(groups)}
         return sorted(self._scored(ranks.run_on_all(read)), key=lambda g: order[g.number])
@@ -264,7 +265,7 @@ class SamplingStep:
 
     def answered(self, groups: Mapping[int, Group], temperature: float, size: Mapping[str, int]) -> dict[int, Group]:
         """Scored groups of further completions of this rank's groups. size: by task."""
-        taken = {n: (g.place, g.prompt, g.inputs) for n, g in groups.items()}
+        taken = {n: EncodedPrompt(g.place, g.prompt, g.inputs, g.earlier) for n, g in groups.items()}
         seed = derive(self.seed, "temperature")
         how = {label: replace(self.run.sampling(label, seed), temperature=temperature) for label in self.run.tasks}
         with self.clock("generate"):
@@ -301,8 +302,8 @@ class SamplingStep:
         with self.clock("generate"):
             found = collect_groups(self.run.collector, taken, size, how, self.at.version)
         groups = [
-            Group(number=number, place=place, prompt=prompt, inputs=inputs, rollouts=rollouts)
-            for (number, (place, prompt, inputs)), rollouts in zip(taken.items(), found, strict=True)
+            Group(number=n, place=one.place, prompt=one.prompt, inputs=one.inputs, rollouts=rollouts, earlier=one.earlier)
+            for (n, one), rollouts in zip(taken.items(), found, strict=True)
         ]
         if self.sampler.add_gold:
             self.sampler.add_gold(groups, self.at.stage_step, self.calls == 1)
@@ -312,8 +313,8 @@ class SamplingStep:
         """Task -> completions per prompt."""
         return group_sizes(self.run.setup.entries, self.sampler.stage.group_size)
 
-    def _instead(self, group: Group, prompt: Prompt) -> EncodedPrompt:
-        return group.place, prompt, self.run.collector.encode([prompt])[0]
+    def _instead(self, group: Group, prompt: Prompt, earlier: int) -> EncodedPrompt:
+        return EncodedPrompt(group.place, prompt, self.run.collector.encode([prompt])[0], earlier)
 
 
 def _check_going_on(rollouts: Sequence[Rollout], begun: Sequence[str], temperature: float | None, most: int | None) -> None:
@@ -356,15 +357,23 @@ def collect_groups(
     """The rollouts of each prompt; `Rollout.group` is the prompt's number. size, sampling: by task; prompts with equal ones are
     sampled together."""
     alike: dict[tuple[int, SamplingParams], list[int]] = {}
-    for i, (_, prompt, _) in taken.items():
-        alike.setdefault((size[prompt.task], sampling[prompt.task]), []).append(i)
+    for i, one in taken.items():
+        alike.setdefault((size[one.prompt.task], sampling[one.prompt.task]), []).append(i)
     found: dict[int, list[Rollout]] = {}
     for (n, how), chosen in alike.items():
-        prompts, inputs = [taken[i][1] for i in chosen], [taken[i][2] for i in chosen]
+        prompts, inputs = [taken[i].prompt for i in chosen], [taken[i].inputs for i in chosen]
+        if any(earlier := tuple(taken[i].earlier for i in chosen)):
+            how = replace(how, earlier=earlier)
         rollouts = collector.collect(prompts, inputs, n, how, version=version, numbers=chosen)
         for k, i in enumerate(chosen):
             found[i] = [replace(r, group=i) for r in rollouts[k * n : (k + 1) * n]]
     return [found[i] for i in taken]
+
+
+def _own_groups(groups: Sequence[Group]) -> dict[int, Group]:
+    """The groups of this rank by their indices, to be sampled at once."""
+    both = zip(groups, earlier_of(g.place for g in groups), strict=True)
+    return {n: replace(g, earlier=earlier) for n, (g, earlier) in enumerate(both) if not g.is_stub}
 
 
 def own_shard(taken: Mapping[int, EncodedPrompt | None]) -> dict[int, EncodedPrompt]:

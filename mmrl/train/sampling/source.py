@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,10 +24,19 @@ from mmrl.train.sampling.condition import stage_condition
 if TYPE_CHECKING:
     from mmrl.train.context import StageContext
 
-EncodedPrompt = tuple[PromptIndex, Prompt, PromptInputs]
-"""(place in its task, prompt, inputs of the policy)."""
 Clock = Callable[[str], Any]
 """Part -> context manager that times it."""
+
+
+class EncodedPrompt(NamedTuple):
+    """A prompt that was drawn."""
+
+    place: PromptIndex
+    prompt: Prompt
+    inputs: PromptInputs
+    """As the policy reads it."""
+    earlier: int = 0
+    """How often the same prompt comes before it among those that are sampled at once, by all ranks."""
 
 
 class PromptSource(PromptStream):
@@ -83,6 +93,7 @@ class PromptSource(PromptStream):
         """Draw and encode the next n prompts; None for those of other ranks. A broken prompt is reported in `errors.jsonl`, never
         drawn again, and replaced. Raises UserError if too many prompts are broken, see `max_broken`."""
         taken: list[EncodedPrompt | None] = []
+        places: list[PromptIndex] = []
         with clock("process"):
             while len(taken) < n:
                 drawn = self._draw(n - len(taken))
@@ -94,7 +105,8 @@ class PromptSource(PromptStream):
                         self._leave_out(place, one, before, at)
                     else:
                         taken.append(one)
-        return taken
+                        places.append(place)
+        return [one and one._replace(earlier=n) for one, n in zip(taken, earlier_of(places), strict=True)]
 
     def _draw(self, n: int) -> list[tuple[PromptIndex, int]]:
         """(place, number of prompts drawn so far) of the next n prompts."""
@@ -116,7 +128,7 @@ class PromptSource(PromptStream):
                 name = prompt.id or name
                 if self.check:
                     self.check(prompt)
-                found[number] = place, prompt, self.run.collector.encode([prompt])[0]
+                found[number] = EncodedPrompt(place, prompt, self.run.collector.encode([prompt])[0])
             except PluginError:
                 raise
             except UserError as error:
@@ -149,6 +161,16 @@ class Prompts:
     def read(self, at: StepIndex, clock: Clock) -> list[EncodedPrompt | None]:
         """See `PromptSource.read`."""
         return self.source.read(self.n, at, clock)
+
+
+def earlier_of(places: Iterable[PromptIndex]) -> list[int]:
+    """How often each of these comes before it among them."""
+    seen = Counter[PromptIndex]()
+    found = []
+    for place in places:
+        found.append(seen[place])
+        seen[place] += 1
+    return found
 
 
 class _Broken(NamedTuple):
