@@ -10,6 +10,7 @@ from mmrl.api.coordinates import ImageProcessing
 from mmrl.api.errors import NoPair
 from mmrl.api.tasks.overlays import Overlay, ground_truth_overlays
 from mmrl.api.types import Case, Prompt, Reply, Rollout, Score
+from mmrl.api.verifiers.parse import without_thinking
 
 if TYPE_CHECKING:
     import torch
@@ -67,9 +68,11 @@ class Task:
 
     def extract_answer(self, completion: str) -> str:
         """The answer in a completion, for votes over several completions: majority@k and training without labels. By default the
-        text of its last `<answer>` tag, or else the whole completion, stripped and in lower case."""
-        start = completion.rfind("<answer>")
-        text = completion[start + len("<answer>") :].partition("</answer>")[0] if start >= 0 else completion
+        text of its last `<answer>` tag, or else all that stands behind the thinking, stripped and in lower case; blank if the
+        thinking doesn't end."""
+        said = without_thinking(completion)
+        start = said.rfind("<answer>")
+        text = said[start + len("<answer>") :].partition("</answer>")[0] if start >= 0 else said
         return text.strip().lower()
 
     def demonstration(self, prompt: Prompt) -> Demonstration | None:

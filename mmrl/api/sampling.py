@@ -53,6 +53,8 @@ class Group:
     """Data that rules store with the group under their own names: plain data, sent to every learner process."""
     is_stub: bool = False
     """Another learner process owns the group, and this one knows only its texts, lengths and scores."""
+    earlier: int = 0
+    """How often the same prompt comes before it among the groups that were sampled at once, by all learner processes."""
 
     @property
     def rewards(self) -> list[float]:

@@ -159,6 +159,11 @@ class OpenTask(Scoring, Protocol):
     acts: bool
     """It acts in a simulator: its prompts have no messages, and `simulator` makes the environments."""
 
+    @property
+    def opening(self) -> str:
+        """What the chat template of `model` writes of each answer: the `<think>` of a model that thinks; empty for others, and
+        without a model. Completions that verifiers and environments get should begin with it."""
+
     def prompts(self, split: str = "train", seed: int = 0, *, answers: bool = True) -> Prompts:
         """The prompts of a split, the same on every machine. Images are PIL images or paths, see `mmrl.Message`.
 

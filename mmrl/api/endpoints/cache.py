@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-FIELDS = {"text": str, "finished": bool, "num_tokens": int}
+FIELDS = {"text": str, "thinking": str, "finished": bool, "num_tokens": int}
 
 
 class AnswerCache:
@@ -26,6 +26,7 @@ class AnswerCache:
             kept = json.loads(self._path(base_url, body).read_text("utf-8"))
         except (OSError, ValueError):
             return None
+        kept = {"thinking": "", **kept} if isinstance(kept, dict) else kept  # earlier versions kept none
         whole = isinstance(kept, dict) and kept.keys() == FIELDS.keys()
         return kept if whole and all(isinstance(kept[k], kind) for k, kind in FIELDS.items()) else None
 

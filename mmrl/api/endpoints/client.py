@@ -100,7 +100,9 @@ class ChatEndpoint(EndpointSettings):
                 answer, used = read_reply(await send(client, body))
             except NoAnswer as error:
                 self._spend_tokens(error.used)
-                return NoAnswer(f"{self.host}: {error}")
+                lost = NoAnswer(f"{self.host}: {error}")
+                lost.thought = error.thought
+                return lost
         self._spend_tokens(used)
         if self._answers:
             self._answers.put(self.base_url, body, dataclasses.asdict(answer))

@@ -16,15 +16,16 @@ Splits = tuple[dict[str, DataTable], dict[str, Sequence[int]]]
 def open_splits(
     path: str, test_path: str | None, test_share: float, *, name: str | None = None, revision: str | None = None
 ) -> Splits:
-    """`train` and `test` of a table and of `test_path`, or, without one, of the table divided by row numbers.
+    """`train` and `test` of a table and of `test_path`, or, without one, a data set's own, or the table divided by row numbers.
 
     test_share: share of the rows in `test` of a table that is divided; 1 for a benchmark, which has no other split. name,
     revision: of a data set. Raises UserError for a table without rows, and if none is left for `train`.
     """
     train = read_rows(path, main_split(test_share), name, revision)
-    if test_path is None:
-        return divided(train, test_share)
-    return undivided(train, read_rows(test_path, "test", name, revision))
+    if test_path is not None:
+        return undivided(train, read_rows(test_path, "test", name, revision))
+    test = train if test_share == 1 else own_test(path, train, name, revision)
+    return divided(train, test_share) if test.name == train.name else undivided(train, test)
 
 
 def read_rows(path: str, split: str, name: str | None = None, revision: str | None = None) -> DataTable:
@@ -40,12 +41,15 @@ def main_split(test_share: float) -> str:
     return "test" if test_share == 1 else "train"
 
 
-def own_test(path: str, train: DataTable) -> DataTable:
+def own_test(path: str, train: DataTable, name: str | None = None, revision: str | None = None) -> DataTable:
     """The split `test` of a data set; `train`, which was read from the same path, if it has none, and for any other table."""
+    if train.name == str(path):  # a file, or a data set without splits
+        return train
     try:
-        return read_table(path, split="test")
+        test = read_table(path, name=name, revision=revision, split="test")
     except UserError:  # another cause would have been raised for `train`
         return train
+    return test if len(test) else train
 
 
 def undivided(train: DataTable, test: DataTable) -> Splits:

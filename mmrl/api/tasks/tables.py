@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Generic, TextIO, TypeVar
 
 from mmrl.api.errors import UserError, check_path, display_path, shorten
+from mmrl.api.tasks.data_sets import load_data_set, load_parquet
 
 T = TypeVar("T")
 SPLITS = {"train": ("train", "training"), "test": ("testmini", "test", "validation", "valid", "val", "dev")}
@@ -31,18 +32,12 @@ MAX_LINE = 2**26
 """Largest number of bytes of a JSONL line, and of characters of a CSV line."""
 MAX_JSON = 2**29
 """Largest number of bytes of a JSON file."""
-SLICE = 1000
-"""Rows of a Parquet file that are converted at once."""
 SCANNED = 100
 """Rows of a data set that are read at once, of which each may hold images."""
 _ENCODED = re.compile(r"(?:data:image/[\w.+-]{1,40};base64,)?(?=/9j/|iVBORw0KGgo|R0lGOD|UklGR)")
 """How a picture begins that is written as text, in base64: JPEG, PNG, GIF or WebP."""
 _COLUMN = re.compile(r"\{([^{}]+)\}")
 """A column in a text for `fill_columns`."""
-_HUB = re.compile(r"\w[\w.-]{0,95}(/\w[\w.-]{0,95})?")
-"""A data set's name on the Hub."""
-_FILES = (".txt", ".xlsx", ".arrow", ".zip", ".gz", ".tar", ".mp4", ".png", ".jpg")
-"""Suffixes of files; such names are not looked up on the Hub."""
 
 
 @dataclass(frozen=True)
@@ -133,11 +128,11 @@ class LazyItems(Sequence[T], Generic[T]):
 
 
 def read_table(path: str, *, name: str | None = None, revision: str | None = None, split: str | None = None) -> DataTable:
-    """Open a table: a `.jsonl`, `.json`, `.csv`, `.tsv` or `.parquet` file, a folder saved by `datasets`, or a data set's name on
-    the Hub.
+    """Open a table: a `.jsonl`, `.json`, `.csv`, `.tsv` or `.parquet` file, a folder that `datasets` saved or reads, or a data
+    set's name on the Hub.
 
-    name, revision, split: of a data set. Rows are parsed on access if the format allows it.
-    Raises UserError if there is no such table or it can't be read.
+    name, revision, split: of a data set. A split may also stand behind the path, as in `owner/name@train`, and no other is then
+    read. Rows are parsed on access if the format allows it. Raises UserError if there is no such table or it can't be read.
     """
     if not isinstance(path, str | Path):
         raise UserError(f"path = {path!r:.60} must be a text: the path of a table, or a data set's name")
@@ -145,18 +140,28 @@ def read_table(path: str, *, name: str | None = None, revision: str | None = Non
         raise UserError("path is empty: give the path of a table, or a data set's name")
     local = Path(path).expanduser()
     kinds = {".jsonl": _jsonl, ".ndjson": _jsonl, ".json": _json, ".csv": _csv, ".tsv": _csv, ".parquet": _parquet}
+    wanted = SPLITS.get(split or "train", (str(split),))
     try:
+        before, _, own = str(path).rpartition("@")  # as EasyR1 names splits
+        named = bool(before and own) and not local.exists()
+        if named:
+            path, local, wanted = before, Path(before).expanduser(), (own,)
         if local.suffix.lower() in kinds:
             if not local.is_file():
                 raise UserError(
                     f"{display_path(path)} {'is no file' if local.exists() else 'does not exist'}: {check_path(path)}"
                 )
+            if named and own != "train":
+                raise UserError(f"{display_path(path)} is one table, without the split {own!r}: leave @{own} out")
             return kinds[local.suffix.lower()](local)
         local.exists()
     except OSError as error:
         why = error.strerror or shorten(error, 200)
         raise UserError(f"{display_path(path)} can't be read: {why}: check the path and its permissions") from error
-    return _dataset(str(path), local, name, revision, split)
+    found, table = load_data_set(str(path), local, name, revision, wanted)
+    if named and found == str(path) and own != "train":
+        raise UserError(f"data set {display_path(path)} was saved without splits: leave @{own} out")
+    return _table(found, table)
 
 
 IMAGE_COLUMNS = ("image", "images", "image_path", "image_paths")
@@ -169,6 +174,9 @@ def resolve_image(path: str, image: Any, folder: str | None = None) -> Any:
     long, and for broken base64."""
     if not isinstance(image, str):
         return image
+    if re.match("https?://", image):
+        raise ValueError(f"{image[:40]!r} is a URL: save it as a file first")
+    image = image.removeprefix("file://")
     if len(image) > SHORTEST and (start := _ENCODED.match(image)):
         return base64.b64decode("".join(image[start.end() :].split()), validate=True)  # some encoders break lines
     if not image.strip():
@@ -314,42 +322,7 @@ def _csv(path: Path) -> DataTable:
 
 
 def _parquet(path: Path) -> DataTable:
-    datasets = _datasets()
-    try:
-        table = datasets.Dataset.from_parquet(str(path), batch_size=SLICE)
-    except Exception as error:
-        raise UserError(f"{display_path(path)} is no Parquet table ({shorten(error, 200)}): save it again") from error
-    return _table(str(path), table)
-
-
-def _dataset(path: str, local: Path, name: str | None, revision: str | None, split: str | None) -> DataTable:
-    datasets = _datasets()
-    here = local.exists()
-    if local.is_file() or (not here and local.suffix.lower() in _FILES):
-        why = "has a format that can't be read: save it as" if here else f"does not exist: {check_path(path)}; a table is"
-        raise UserError(f"{display_path(path)} {why} .jsonl, .json, .csv, .tsv or .parquet")
-    if not here and not _HUB.fullmatch(path):
-        raise UserError(
-            f"{display_path(path)} does not exist, and is no data set on the Hub, such as owner/name: {check_path(path)}"
-        )
-    try:
-        if (local / "dataset_dict.json").is_file() or (local / "state.json").is_file():
-            loaded = datasets.load_from_disk(str(local))
-        else:
-            loaded = datasets.load_dataset(str(local) if here else path, name, revision=revision)
-    except Exception as error:  # downloads, files and schemas fail with exceptions of many kinds
-        why = shorten(error, 300)
-        if not here:
-            raise UserError(
-                f"{path} is no file or folder here, and the Hub gives no data set of this name ({why}): check the path"
-            ) from error
-        raise UserError(f"data set {display_path(path)} can't be loaded: {why}: check path, name and revision") from error
-    if not isinstance(loaded, Mapping):
-        return _table(path, loaded)
-    wanted = next((s for s in SPLITS.get(split or "train", (split,)) if s in loaded), None)
-    if wanted is None:
-        raise UserError(f"data set {display_path(path)} has no split {split or 'train'!r}: it has {', '.join(map(str, loaded))}")
-    return _table(f"{path} {wanted}", loaded[wanted])
+    return _table(str(path), load_parquet(path))
 
 
 def _table(name: str, table: Any) -> DataTable:
@@ -378,13 +351,3 @@ def _image(value: Any) -> Any:
     if isinstance(value, list) and any(isinstance(v, Mapping | list) for v in value):
         return [_image(v) for v in value]
     return value
-
-
-def _datasets() -> Any:
-    try:
-        import datasets
-    except ModuleNotFoundError:
-        raise UserError('this table needs datasets: pip install "multimodal-rl[train]"') from None
-    datasets.disable_progress_bars()  # they would mix with a run's own lines, as its errors would, which it raises too
-    datasets.logging.set_verbosity(datasets.logging.CRITICAL)
-    return datasets

@@ -11,6 +11,7 @@ from operator import itemgetter
 from typing import Any
 
 from mmrl.api.errors import UserError
+from mmrl.api.verifiers.parse import thought
 
 try:
     import math_verify
@@ -19,7 +20,7 @@ except ModuleNotFoundError as error:
     raise UserError(f'comparing formulas needs {error.name}: pip install "multimodal-rl[mathematics]"') from error
 
 MAX_MATH = 20_000
-"""Largest number of characters for math-verify, since its patterns take quadratic time."""
+"""Largest number of characters that math-verify looks through, since its patterns take quadratic time."""
 COMMAND = re.compile(r"\\([A-Za-z]+|.)", re.DOTALL)
 """A LaTeX command; the group is its name."""
 _PYTHON = re.compile(r"(?:(?<=[\w)}\]])|(?<=[\d)}\]])\s+)\*\*(?=\s*[-+(\d.])")
@@ -76,8 +77,10 @@ logging.getLogger("math_verify").setLevel(logging.CRITICAL)  # it warns that its
 
 def parse_math(text: str, letters: bool = False) -> list[Any]:
     """The expression that math-verify's `parse` finds in a text, and its words; an empty list if it would have to read one that
-    takes too long. letters: also look for the letters of options, A to D."""
-    if len(text) > MAX_MATH or _nested(text) > MAX_NESTED:  # its patterns take seconds where brackets don't close
+    takes too long. Of a text that is too long for its patterns what stands behind the thinking is read, at most the last
+    `MAX_MATH` characters from the beginning of a line. letters: also look for the letters of options, A to D."""
+    text = text if _is_fit(text) else _ending(text)
+    if not _is_fit(text):
         return []
     try:
         return _found(text, _LETTERS if letters else _FORMULAS)
@@ -85,6 +88,18 @@ def parse_math(text: str, letters: bool = False) -> list[Any]:
         raise
     except Exception:  # noqa: BLE001  `parse` does the same
         return []
+
+
+def _is_fit(text: str) -> bool:
+    """Whether math-verify's patterns may look through a text: they take seconds where brackets don't close."""
+    return len(text) <= MAX_MATH and _nested(text) <= MAX_NESTED
+
+
+def _ending(text: str) -> str:
+    """What stands behind the thinking; of more than `MAX_MATH` characters the last lines, as a dollar in the middle of a line may
+    open a formula or close it."""
+    answer = thought(text)[1]
+    return answer if len(answer) <= MAX_MATH else answer[-MAX_MATH:].partition("\n")[2]
 
 
 def _found(text: str, kinds: list[Any]) -> list[Any]:

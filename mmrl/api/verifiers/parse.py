@@ -25,6 +25,8 @@ MAX_DEPTH = 32
 MAX_MARKS = 32
 """Largest number of combining marks (accents and the like) on one letter. Unicode's stream-safe form (UAX #15) allows 30, and no
 language needs more."""
+THOUGHTS = (("<think>", "</think>"), ("<|channel>thought", "<channel|>"), ("[THINK]", "[/THINK]"))
+"""The signs that thinking begins and ends with: of most models, of Gemma 4, of Mistral."""
 STARTS = 64
 """Largest number of positions at which JSON is tried in prose."""
 NUMBER = re.compile(
@@ -36,14 +38,50 @@ NUMBER = re.compile(
 # -- tags -------------------------------------------------------------------------------------------------------------------
 
 
+def thought(text: str) -> tuple[str, str]:
+    """(thinking, answer): what stands before the last `</think>`, without the `<think>` that begins it, and what stands behind.
+    Thinking that doesn't end has no answer behind it; a text without thinking is all answer. The same with the other signs of
+    `THOUGHTS` in a text that begins with them."""
+    start, end = _signs(text) or THOUGHTS[0]
+    before, closed, after = text.rpartition(end)
+    if closed:
+        return before.replace(start, "", 1), after
+    rest, opened, inside = text.partition(start)
+    return (inside, rest) if opened else ("", text)
+
+
+def with_thinking(thinking: str, answer: str, ended: bool = True) -> str:
+    """A text of thinking and an answer that came apart; without thinking the answer. ended: False if it was cut off."""
+    if not thinking:
+        return answer
+    return f"<think>{thinking}" + (f"</think>{answer}" if answer or ended else "")
+
+
+def without_thinking(text: str) -> str:
+    """What stands behind the thinking of a text that begins with `<think>`: behind the first `</think>`, as in the reasoning
+    parsers of vLLM and SGLang; empty if there is none. The same with the other signs of `THOUGHTS`. Any other text whole."""
+    signs = _signs(text)
+    return text.partition(signs[1])[2].lstrip() if signs else text
+
+
+def _signs(text: str) -> tuple[str, str] | None:
+    """Those of the thinking that a text begins with, in `THOUGHTS`."""
+    begun = text.lstrip()
+    return next((signs for signs in THOUGHTS if begun.startswith(signs[0])), None)
+
+
 def only_answer(text: str, tag: str = "answer") -> tuple[str | None, str]:
-    """(content of the only `<tag>...</tag>`, ""), or (None, reason) if there is not exactly one, outside of the thinking."""
+    """(content of the only `<tag>...</tag>`, ""), or (None, reason) if there is not exactly one, outside of the thinking. What a
+    completion that begins with `<think>` thinks may name the tags."""
     opening, closing = f"<{tag}>", f"</{tag}>"
     if len(text) > MAX_LENGTH:
         return None, f"longer than {MAX_LENGTH:,} characters"
-    if text.count(opening) != 1 or text.count(closing) != 1:
-        return None, f"{text.count(opening)} opening and {text.count(closing)} closing {tag} tags"
-    before, _, rest = text.partition(opening)
+    said = without_thinking(text)
+    if opening in text and opening not in said:
+        return None, f"the {tag} tag is inside the thinking"
+    if said.count(opening) != 1 or said.count(closing) != 1:
+        return None, f"{said.count(opening)} opening and {said.count(closing)} closing {tag} tags"
+    before, _, rest = said.partition(opening)
     inside, end, after = rest.partition(closing)
     if not end:
         return None, f"the {tag} tag closes before it opens"
@@ -53,12 +91,13 @@ def only_answer(text: str, tag: str = "answer") -> tuple[str | None, str]:
 
 
 def short_answer(text: str, tags: bool, longest: int, searched: int) -> tuple[str | None, str]:
-    """(answer, ""), or (None, reason). The answer is that of `only_answer`, or the whole text if the prompt doesn't require tags
-    and the text has none.
+    """(answer, ""), or (None, reason). The answer is that of `only_answer`, or all that stands behind the thinking if the prompt
+    doesn't require tags and there are none.
 
     tags: whether the prompt requires tags. longest: largest number of characters of an answer. searched: number of characters at
     the beginning in which tags are looked for."""
-    found, why = only_answer(text) if tags or "answer>" in text[:searched] else (text, "")
+    said = without_thinking(text)
+    found, why = only_answer(text) if tags or "answer>" in said[:searched] else (said, "")
     if found is not None and len(found) > longest:
         return None, f"an answer of {len(found):,} characters"
     return (None, "no answer") if found is not None and not found.strip() else (found, why)

@@ -12,8 +12,8 @@ from typing import Any
 from mmrl import UserError
 from mmrl.api.errors import shorten
 from mmrl.api.media.images import load_image
+from mmrl.api.tasks.data_sets import SLICE
 from mmrl.api.tasks.image_sources import SUFFIXES, files_below, hash_rank, path_id
-from mmrl.api.tasks.tables import SLICE
 from mmrl_classification.sampling import Item
 
 SPLITS = {"train": ("train", "training"), "test": ("test", "val", "valid", "validation")}

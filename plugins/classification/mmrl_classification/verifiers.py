@@ -11,7 +11,7 @@ import unicodedata
 
 from mmrl import Case, Score
 from mmrl.api.verifiers.calibration import brier
-from mmrl.api.verifiers.parse import nfc, only_answer
+from mmrl.api.verifiers.parse import nfc, only_answer, without_thinking
 
 MAX_LENGTH = 50_000
 """Characters of a completion that `contains` reads."""
@@ -21,11 +21,11 @@ DASHES = {ord(c): "-" for c in "\u2010\u2011\u2012\u2013\u2014\u2212"}
 
 
 def exact(case: Case) -> float:
-    """1 when the completion is the answer and nothing else.
+    """1 when the completion, without its thinking, is the answer and nothing else.
 
     Known exploits: none; a model that explains itself gets 0 however right it is.
     """
-    return float(same(case.completion, answer_of(case)))
+    return float(same(without_thinking(case.completion), answer_of(case)))
 
 
 def answer(case: Case) -> Score:
@@ -49,7 +49,7 @@ def calibration(case: Case) -> Score:
 
 
 def contains(case: Case) -> Score:
-    """1 when the answer occurs in the completion as whole words and no other label of `meta["labels"]` does.
+    """1 when the answer occurs behind the thinking as whole words and no other label of `meta["labels"]` does.
 
     The longest label counts, so "boston terrier" does not also mention "terrier". Languages written without spaces between
     words need `exact` or `answer`.
@@ -60,7 +60,9 @@ def contains(case: Case) -> Score:
     target = tuple(words(answer_of(case)))
     if not target:
         return Score(0.0, detail="the answer has no words")
-    found = mentions(words(case.completion), {target, *(tuple(words(str(label))) for label in case.meta.get("labels", ()))})
+    found = mentions(
+        words(without_thinking(case.completion)), {target, *(tuple(words(str(label))) for label in case.meta.get("labels", ()))}
+    )
     seen = {" ".join(m) for m in found}
     right = set(found) == {target} and len(found) <= MAX_MENTIONS
     return Score(float(right), detail=f"mentions {', '.join(sorted(seen)[:5]) or 'no label'}")

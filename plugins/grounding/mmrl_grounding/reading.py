@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from mmrl import Case
 from mmrl.api.coordinates import CoordinateFormat
-from mmrl.api.verifiers.parse import MAX_LENGTH, only_answer, only_json, parse_number, parse_numbers
+from mmrl.api.verifiers.parse import MAX_LENGTH, only_answer, only_json, parse_number, parse_numbers, without_thinking
 from mmrl_grounding.coordinates import format_of
 from mmrl_grounding.geometry import is_box
 
@@ -51,10 +51,10 @@ class Listed(NamedTuple):
 
 def said(case: Case) -> tuple[str | None, str]:
     """(the answer's text, ""), or (None, why there is none). If the task requests tags (`meta["style"]`) or the completion has
-    some, it is the text of the one answer tag, else the whole completion. Location tokens become numbers."""
-    text: str | None = case.completion
+    some, it is the text of the one answer tag, else all that stands behind the thinking. Location tokens become numbers."""
+    text: str | None = without_thinking(case.completion)
     why = ""
-    if case.meta.get("style") == "tags" or len(case.completion) > MAX_LENGTH or _TAG.search(case.completion):
+    if case.meta.get("style") == "tags" or len(case.completion) > MAX_LENGTH or _TAG.search(text or case.completion):
         text, why = only_answer(case.completion)
     written = format_of(case)
     if text is not None and written is CoordinateFormat.LOCATION_TOKENS:

@@ -1,4 +1,4 @@
-"""Your own pictures with boxes: JSONL as for VLM-R1, tables as for RefCOCO, COCO's detection JSON.
+"""Your own pictures with boxes: JSONL as for VLM-R1 and ms-swift, tables as for RefCOCO, COCO's detection JSON.
 
 Every source is read as rows of one form (a picture, the question, its objects), so that tasks need not know the formats. An
 unusable row raises when it is read, and the message names its file and line, or its annotation.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +25,9 @@ TEXT_KEYS = ("expression", "expressions", "sentences", "sentence", "phrase", "te
 BOX_KEYS = ("bbox_2d", "bbox", "box", "solution")
 COUNT_KEYS = ("count", "number")
 OBJECT_KEYS = ("objects", "annotations", "boxes")
+NAME = "<ref-object>"
+PLACES = re.compile(f"{NAME}|<bbox>")
+"""Places of ms-swift for a name and for a box."""
 XYXY_KEYS = ("bbox_2d", "solution")
 """Keys whose boxes are x1, y1, x2, y2 by convention; the others are x, y, width, height, as in COCO and RefCOCO."""
 
@@ -175,6 +179,8 @@ def _plain(row: dict[str, Any], expression: int, path: str, folder: str | None, 
     plain: dict[str, Any] = {"image": resolve_image(path, image, folder)}
     if "conversations" in row:
         return plain | _conversation(row["conversations"])
+    if "messages" in row and isinstance(row.get("objects"), Mapping):
+        return plain | swift(row)
     texts = _first(row, TEXT_KEYS)
     text = texts[expression] if isinstance(texts, list) and texts else texts
     if isinstance(text, Mapping):  # REFER's own form: {"sent": "the man on the left"}
@@ -186,6 +192,36 @@ def _plain(row: dict[str, Any], expression: int, path: str, folder: str | None, 
         raise ValueError(f"its objects are {given!r:.60} and not a list of objects with boxes")
     plain |= {"expression": text, "labels": row.get("labels"), "count": count}
     return plain | {"objects": [_object(one, form) for one in given]}
+
+
+def swift(row: Mapping[str, Any]) -> dict[str, Any]:
+    """ms-swift's row for grounding: `messages`, whose places <ref-object> and <bbox> stand for `objects.ref` and `objects.bbox`,
+    two corners in pixels. It asks for the names in the user's turns. A box has the name before it, or, in a turn that begins with
+    a box, the name behind it."""
+    said, objects = row["messages"], row["objects"]
+    if not isinstance(said, list) or not all(isinstance(turn, Mapping) for turn in said):
+        raise ValueError(f"its messages are {said!r:.60}, not a list of turns")
+    if objects.get("bbox_type") not in (None, "real"):
+        raise ValueError(f"its bbox_type is {objects['bbox_type']!r:.40}: give boxes in pixels")
+    names, boxes = ([*(objects.get(key) or [])] for key in ("ref", "bbox"))
+    asked: list[str] = []
+    found: list[dict[str, Any]] = []
+    name, labelled = "", 0
+    for turn in said:
+        places = PLACES.findall(str(turn.get("content")))
+        behind = NAME in places and places[0] != NAME
+        for place in places:
+            if not (names if place == NAME else boxes):
+                raise ValueError(f"its messages contain {place} more often than its objects have such")
+            if place != NAME:
+                found.append({"bbox_2d": boxes.pop(0), "label": "" if behind else name, "from": ""})
+                continue
+            name = str(names.pop(0))
+            asked += [name] if turn.get("role") == "user" else []
+            for one in found[labelled:] if behind else ():
+                one["label"] = name
+            labelled = len(found)
+    return {"expression": ", ".join(asked) or None, "labels": None, "count": None, "objects": found}
 
 
 def _object(one: Mapping[str, Any], form: str | None) -> dict[str, Any]:

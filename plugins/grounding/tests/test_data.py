@@ -40,6 +40,37 @@ def test_all_formats_give_the_same_boxes(files, pictures, boxes_of):
         assert {p.meta["difficulty"] for p in prompts} == {1, 2, 3}
 
 
+SWIFT = [  # turns, names, boxes -> (what is asked for, labels of the boxes)
+    (["Find <ref-object>", "<bbox>"], ["the cat"], 1, ("the cat", ["the cat"])),
+    (["Find the <ref-object>", "<bbox><bbox>"], ["cat"], 2, ("cat", ["cat", "cat"])),
+    (["Describe it.", "<ref-object><bbox> and <ref-object><bbox>"], ["a dog", "a cat"], 2, (None, ["a dog", "a cat"])),
+    (
+        ["Locate <ref-object>", '[{"bbox_2d": <bbox>, "label": "<ref-object>"}, {"bbox_2d": <bbox>, "label": "<ref-object>"}]'],
+        ["pets", "cat", "dog"],
+        2,
+        ("pets", ["cat", "dog"]),
+    ),
+]
+
+
+@pytest.mark.parametrize(("turns", "names", "boxes", "found"), SWIFT)
+def test_ms_swift_s_rows_have_their_names_and_boxes_in_objects(turns, names, boxes, found, pictures, tmp_path):
+    chat = [{"role": role, "content": said} for role, said in zip(("user", "assistant"), turns, strict=True)]
+    corners = [[1 + n, 2, 9 + n, 9] for n in range(boxes)]
+    row = {"messages": chat, "images": [str(pictures / "0.png")], "objects": {"ref": names, "bbox": corners}}
+    read = sources.swift(row)
+    assert (read["expression"], [one["label"] for one in read["objects"]]) == found
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
+    prompts = every(DetectData(path=str(tmp_path / "rows.jsonl"), shares={"train": 1.0}))
+    assert [one["bbox_2d"] for one in prompts[0].answer] == corners, "two corners, in pixels"
+    for spoilt, message in (
+        ({**row["objects"], "bbox": []}, "its messages contain <bbox> more often than its objects have such"),
+        ({**row["objects"], "bbox_type": "norm1"}, "its bbox_type is 'norm1': give boxes in pixels"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            sources.swift({**row, "objects": spoilt})
+
+
 def test_several_files_and_folders_are_one(files, pictures, tmp_path):
     task = ReferData(path=f"{files['rec']}:{files['refcoco']}", images=f"{pictures}:{pictures}")
     ids = [p.id for p in every(task)]

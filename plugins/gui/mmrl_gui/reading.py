@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 from mmrl.api.simulators.gui import Box, Point
-from mmrl.api.verifiers.parse import MAX_LENGTH, literal, only_answer, only_json
+from mmrl.api.verifiers.parse import MAX_LENGTH, literal, only_answer, only_json, without_thinking
 from mmrl_gui.calls import call_of, last_action
 from mmrl_gui.geometry import is_box, is_number, middle
 from mmrl_gui.names import NoAction
@@ -44,14 +44,15 @@ _SIGNED = re.compile(r"[-+]?(?:[0-9]{1,9}(?:\.[0-9]{0,20})?|\.[0-9]{1,20})(?:[eE
 
 def said(text: str, tags: bool = False) -> tuple[str | None, str]:
     """(the answer's text, ""), or (None, why there is none): the text of the one answer tag, or of the one tool call, if the
-    completion has such or `tags` requires them, else all of it."""
+    completion has such or `tags` requires them, else all that stands behind the thinking."""
     if len(text) > MAX_LENGTH:
         return None, f"longer than {MAX_LENGTH:,} characters"
-    if "<tool_call>" in text and "<answer>" not in text:
+    answer = without_thinking(text)
+    if "<tool_call>" in answer and "<answer>" not in answer:
         return only_answer(text, "tool_call")
-    if tags or _TAG.search(text):
+    if tags or _TAG.search(answer or text):
         return only_answer(text)
-    return text, ""
+    return answer, ""
 
 
 def json_said(text: str) -> Any:

@@ -11,6 +11,7 @@ from mmrl.api.coordinates import convert_coordinates
 from mmrl.api.simulators.gui import Action
 from mmrl.api.tasks import overlays
 from mmrl.api.tasks.option_checks import check_choice
+from mmrl.api.verifiers.parse import without_thinking
 from mmrl_gui import asking, reading
 from mmrl_gui.actions import of_data, read
 from mmrl_gui.coordinates import Numbers, Size, numbers_for
@@ -56,7 +57,7 @@ class Screened(Task):
         found = [overlays.box_overlay(corners, size, "true", image=on) for corners in boxes]
         if true and ((done := of_data(true["action"])).to or done.kind == "scroll" or not boxes):
             found += _done(done, size, "true", on)
-        action, point, box = _said(completion, self.numbers(size), prompt.meta, "<answer>" in completion)
+        action, point, box = _said(completion, self.numbers(size), prompt.meta, "<answer>" in without_thinking(completion))
         if action:
             found += _done(action, size, "said", on)
         if point:

@@ -43,7 +43,7 @@ def mmrl_tasks() -> list[TaskSpec]:
             id="interop/table",
             target="mmrl_interop.table_task:TableTask",
             verifiers={"interop/answer": 1.0},
-            summary="Tables in the forms of TRL, verl, EasyR1, ms-swift, LLaVA and ShareGPT",
+            summary="Tables in the forms of TRL, verl, EasyR1, ms-swift, LLaVA, LLaMA-Factory and The Cauldron",
         ),
         TaskSpec(
             id="interop/reasoning-gym",
@@ -82,6 +82,7 @@ def mmrl_verifiers() -> list[VerifierSpec]:
         spec("trl", "trl", "reward functions of TRL's trainers, in a file that the option functions names"),
         spec("trl-whole", "trl_whole", "the same, with the prompt, its images and the tokens", images=True, rollout=True),
         spec("verl", "verl", "reward functions in the form of verl's compute_score, in a file that the option functions names"),
+        spec("easyr1", "easyr1", "reward functions in the form of EasyR1's compute_score, in such a file", rollout=True),
         VerifierSpec(
             id="interop/answer",
             target="mmrl_interop.table_task:answer",

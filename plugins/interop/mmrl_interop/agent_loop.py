@@ -6,6 +6,7 @@ In a run: `actor_rollout_ref.rollout.agent.agent_loop_config_path=$(python -m mm
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping
 from typing import Any
 from uuid import uuid4
@@ -20,6 +21,8 @@ from mmrl_interop.stored_episodes import begin
 
 MAX_TURNS = 8
 """Turns of an episode where verl's `multi_turn.max_assistant_turns` is not set."""
+HEAD, OPENED = 16, re.compile(r"<think>\s*$")
+"""How many of the last tokens of a prompt are read, and the thinking that it opens."""
 
 
 class EpisodeLoop(AgentLoopBase):  # type: ignore[misc]
@@ -84,7 +87,8 @@ class _Tokens:
                 return
 
     async def _sample(self) -> tuple[str, int]:
-        """A turn of the policy: its text and its number of tokens."""
+        """A turn of the policy: its text, with thinking that the prompt has opened, and its number of tokens."""
+        opening = OPENED.search(self.loop.tokenizer.decode(self.ids[-HEAD:]))
         with simple_timer("generate_sequences", self.metrics):
             sampled = await self.loop.server_manager.generate(
                 request_id=self.request,
@@ -103,7 +107,7 @@ class _Tokens:
         self.ids, self.extra, self.turns = merged.token_ids, self.extra | sampled.extra_fields, self.turns + 1
         text = self.loop.tokenizer.decode(sampled.token_ids, skip_special_tokens=True)
         self.messages = [*self.messages, {"role": "assistant", "content": text}]
-        return text, len(sampled.token_ids)
+        return (opening[0] if opening else "") + text, len(sampled.token_ids)
 
     async def _reply(self, messages: list[dict[str, Any]]) -> bool:
         """Append a reply of the environment; False if it leaves no room for a turn."""

@@ -34,6 +34,7 @@ def export_to(to: str) -> click.Command:
     @click.option("--model", help="The model that is trained, whose coordinates prompts ask for: a folder or hub name.")
     @click.option("--frame", help="Numbers in which it writes coordinates: pixels, model-pixels, thousandths or unit.")
     @click.option("--max-pixels", type=click.IntRange(min=1), help="Its processor shrinks larger images.")
+    @click.option("--opening", help="What its chat template writes of each answer, such as '<think>'; default: as MODEL's does.")
     @click.option("--first-turn", is_flag=True, help="Score the first answer of a task with environments.")
     @click.option("--overwrite", is_flag=True, help="Replace the file.")
     def command(task: str, file: Path, settings: tuple[str, ...], **given: Any) -> None:

@@ -25,6 +25,8 @@ EPISODES = {
     "swift": "--external_plugins $(python -m mmrl_interop.swift) --multi_turn_scheduler gym_scheduler --use_gym_env true",
 }
 """Peer, whose module has `with_episode` -> what its run needs to play the episodes of rows."""
+WITHOUT_OPENING = ("verl", "easyr1")
+"""Peers whose completions lack what the chat template has written of them; ms-swift's begin with it."""
 MEDIA = ("images", "videos")
 GROUP = 256
 """Rows in memory at once."""
@@ -40,6 +42,7 @@ def export(
     seed: int = 0,
     n: int | None = None,
     first_turn: bool = False,
+    opening: str | None = None,
     overwrite: bool = False,
     **settings: Any,
 ) -> tuple[int, str]:
@@ -48,6 +51,8 @@ def export(
 
     id, options, settings: of `mmrl.open_task`; give `model`, the model that is trained, if the task has coordinates.
     to: one of `FORMS`. A task with environments needs one of `EPISODES`. first_turn: let the first answer be the whole episode.
+    opening: what the trainer writes of each answer into its prompt, such as "<think>", so that its completions lack it; by
+        default what the model's chat template writes unless it is told otherwise. Empty for thinking that is switched off.
 
     Raises UserError if the file is there and not to be overwritten, and for a task that the form can't hold. A file is complete
     or not there.
@@ -70,11 +75,12 @@ def export(
             return form.with_episode(made, place(id, options, settings, split, seed, row.index)) if plays else made
 
         refuse_held_out(task, split)
+        begun = (task.opening if to in WITHOUT_OPENING else "") if opening is None else opening
         file.parent.mkdir(parents=True, exist_ok=True)
         partial = file.with_name(f".{file.name}.{os.getpid()}")
         try:
             types = form.types(episodes=True) if plays else form.types()
-            count = _write(parquet, partial, task, rows(task, split, seed, n), columns, types, split)
+            count = _write(parquet, partial, task, rows(task, split, seed, n, opening=begun), columns, types, split)
             os.replace(partial, file)
         finally:
             partial.unlink(missing_ok=True)

@@ -29,19 +29,36 @@ def check_function(name: str) -> None:
 
 @functools.lru_cache
 def load_function(name: str) -> Callable[..., Any]:
-    """Import a function; its file is run once in a process. Raises UserError if there is none, or its file fails."""
+    """Import a function, or make the object of a class that is called like one, as ms-swift's rewards are. Its file is run once
+    in a process. Raises UserError if there is none, or its file fails."""
     place, function = _parts(name)
-    try:
-        module = _run(Path(place)) if place.endswith(".py") else importlib.import_module(place)
-    except UserError:
-        raise
-    except (Exception, SystemExit) as error:
-        why = shorten(error, 200)
-        raise UserError(f"{place} can't be loaded ({type(error).__name__}: {why}): correct it") from error
+    module = _load(place)
     found: Any = getattr(module, function, None)
+    if isinstance(found, type):
+        try:
+            found = found()
+        except Exception as error:
+            raise UserError(f"{name}() can't be made ({type(error).__name__}: {shorten(error, 200)}): correct it") from error
     if not callable(found):
         raise UserError(f"{place} has no function {function!r}.{did_you_mean(function, vars(module))}")
     return found  # type: ignore[no-any-return]
+
+
+def constant_beside(name: str, constant: str, default: Any) -> Any:
+    """A constant of the file or module in which a function is; `default` without one. Raises as `load_function` does."""
+    return getattr(_load(_parts(name)[0]), constant, default)
+
+
+@functools.lru_cache
+def _load(place: str) -> Any:
+    try:
+        return _run(Path(place)) if place.endswith(".py") else importlib.import_module(place)
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
+        lacks = isinstance(error, ModuleNotFoundError) and place.endswith(".py")
+        why = f"{type(error).__name__}: {shorten(error, 200)}"
+        raise UserError(f"{place} can't be loaded ({why}): {'install what it imports' if lacks else 'correct it'}") from error
 
 
 def _parts(name: str) -> tuple[str, str]:

@@ -20,6 +20,7 @@ from mmrl import EnvironmentFailed, OpenTask, UserError, open_task
 from mmrl.api.cases import case_from_json, case_to_json
 from mmrl.api.endpoints.messages import ChatEncoder
 from mmrl.api.types import add_part
+from mmrl.api.verifiers.parse import with_thinking
 from mmrl_interop.rows import read_stored, rows
 from mmrl_interop.scoring import scoring_of
 
@@ -78,7 +79,7 @@ def episode(opened: OpenTask, encode: ChatEncoder, split: str, seed: int, max_tu
         with playing:
             while not playing.done:
                 state = await generate(state)
-                await playing.step_async(state.output.completion)
+                await playing.step_async(_said(state))
                 if not playing.done:
                     state.messages += _chat(encode, playing.messages)
         if playing.failure:
@@ -104,15 +105,25 @@ def reward() -> Any:
             found = add_part(await scoring_of(stored, {}).score_async(case), "environment", state.metadata["earned"])
             names.append("environment")
         else:
-            case = read_stored(stored).completed(state.output.completion, truncated=state.output.stop_reason in TRUNCATED)
+            case = read_stored(stored).completed(_said(state), truncated=state.output.stop_reason in TRUNCATED)
             found = await scoring_of(stored, {}).score_async(case)
-        said = {"answer": state.output.completion, "explanation": found.detail or None}
+        said = {"answer": _said(state), "explanation": found.detail or None}
         if found.value is None:
             return Score.unscored(reason="scoring_failed", **said)
         parts = {name: found.parts.get(name, math.nan) for name in names}  # all samples must have all of them
         return Score(value={"reward": found.value, **parts}, **said)
 
     return score
+
+
+def _said(state: TaskState) -> str:
+    """The model's last answer, with its thinking, which stands apart in inspect."""
+    if state.output.empty:
+        return ""
+    message = state.output.message
+    parts = [] if isinstance(message.content, str) else message.content
+    thinking = "\n".join(part.summary or "" if part.redacted else part.reasoning for part in parts if part.type == "reasoning")
+    return with_thinking(thinking, message.text, state.output.stop_reason not in TRUNCATED)
 
 
 def _chat(encode: ChatEncoder, messages: Sequence[Any]) -> list[ChatMessage]:

@@ -10,7 +10,7 @@ from typing import Any
 from mmrl import Case, NoGold, Prompt, Task, UserError, user_message
 from mmrl.api.errors import shorten
 from mmrl.api.tasks.option_checks import LazyPrompts, check_choice, check_integer, check_split, check_type, did_you_mean
-from mmrl.api.verifiers.parse import only_answer
+from mmrl.api.verifiers.parse import only_answer, without_thinking
 from mmrl_interop.peers import peer
 
 VERSIONS = ">=0.1.25,<0.2"
@@ -100,9 +100,11 @@ class ReasoningGym(Task):
 
 
 def score(case: Case) -> float:
-    """reasoning-gym's score of the answer, 0 to 1: of the text in the only <answer> tag, or of the whole completion if it has
-    none; 0 for several answers."""
-    said, _ = only_answer(case.completion) if "<answer>" in case.completion else (case.completion, "")
+    """reasoning-gym's score of the answer, 0 to 1: of the text in the only <answer> tag, or of all that stands behind the
+    thinking if it has none; 0 for several answers."""
+    said: str | None = without_thinking(case.completion)
+    if "<answer>" in (said or ""):
+        said, _ = only_answer(case.completion)
     if said is None:
         return 0.0
     answer = said.strip()[:LONGEST]

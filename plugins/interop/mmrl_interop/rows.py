@@ -53,10 +53,13 @@ class Stored:
     """The case without a completion."""
     judge: str
     """The same for rows that the same judge scores."""
+    opening: str = ""
+    """What the chat template writes of each answer, and the trainer's completions lack."""
 
     def completed(self, completion: str, tokens: int | None = None, images: Sequence[Any] = (), truncated: bool = False) -> Case:
         """The case of a completion. tokens: their number, if it is known. images: the row's images, if they aren't stored.
         truncated: it was cut off."""
+        completion = opened(completion, self.opening)
         case = replace(self.case, completion=completion)
         if truncated:
             case = replace(case, status=Status.TRUNCATED_LENGTH)
@@ -65,16 +68,23 @@ class Stored:
         return case if tokens is None else with_turns(case, [make_turn(completion, tokens)])
 
 
-def rows(task: OpenTask, split: str = "train", seed: int = 0, n: int | None = None, images: bool | None = None) -> Iterator[Row]:
+def opened(completion: str, opening: str) -> str:
+    """A completion with what the chat template has written of it, unless it begins with thinking already."""
+    return completion if completion.lstrip().startswith("<think>") else f"{opening}{completion}"
+
+
+def rows(
+    task: OpenTask, split: str = "train", seed: int = 0, n: int | None = None, images: bool | None = None, opening: str = ""
+) -> Iterator[Row]:
     """The first n prompts of a split as rows, or all; those that can't be read are left out with a warning.
 
-    images: store the images for scoring, by default if a verifier reads them. Raises UserError for a task that acts in a
-    simulator or has sounds, and for an answer that is no plain data."""
+    images: store the images for scoring, by default if a verifier reads them. opening: see `Stored`. Raises UserError for a task
+    that acts in a simulator or has sounds, and for an answer that is no plain data."""
     if task.acts:
         raise UserError(f"task {task.id!r} acts in a simulator, and its prompts have no text: it can't be rows of a data set")
     with_images = task.needs_images if images is None else images
     own = {"task": task.id, "metric": task.metric, "verifiers": dict(task.verifiers)}
-    own |= {"verifier_options": {name: dict(of) for name, of in task.verifier_options.items()}}
+    own |= {"verifier_options": {name: dict(of) for name, of in task.verifier_options.items()}, "opening": opening}
     for index, prompt in itertools.islice(task.prompts(split, seed).items(), n):
         if prompt.sounds:
             raise UserError(f"task {task.id!r} has sounds, which these forms can't hold: train it in mmrl")
@@ -100,7 +110,7 @@ def read_stored(text: str) -> Stored:
         raise UserError(f"what a row stores for mmrl lacks one of {', '.join(KEYS)}: export the data set again")
     where = f"a row of task {row['task']!r}"
     case, judge = case_from_json(row["case"], where), json.dumps([row["verifiers"], row["verifier_options"]], sort_keys=True)
-    return Stored(row["task"], row["metric"], row["verifiers"], row["verifier_options"], case, judge)
+    return Stored(row["task"], row["metric"], row["verifiers"], row["verifier_options"], case, judge, str(row.get("opening", "")))
 
 
 def image_bytes(image: Any) -> bytes:

@@ -1,9 +1,9 @@
-"""Other trainers' tables as a task: TRL's, verl's, EasyR1's, ms-swift's, LLaVA's and ShareGPT's."""
+"""Other trainers' tables as a task: those of TRL, verl, EasyR1, ms-swift, LLaVA, LLaMA-Factory and The Cauldron."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +11,12 @@ from mmrl import Case, NoGold, Prompt, Task, UserError
 from mmrl.api.errors import display_path, is_finite, shorten
 from mmrl.api.media.clips import Clip
 from mmrl.api.media.images import load_image
+from mmrl.api.tasks.columns import check_columns
 from mmrl.api.tasks.option_checks import check_choice, check_split, check_type
 from mmrl.api.tasks.table_splits import open_splits
 from mmrl.api.tasks.tables import DataTable, LazyItems, resolve_image
 from mmrl.api.verifiers.parse import last_tag, nfc
-from mmrl_interop.forms import FORMS, detect_form, read_form
+from mmrl_interop.forms import FORMS, detect_form, read_form, renamed
 
 FRAMES = {"<answer>": "<answer>{}</answer>", "\\boxed": "\\boxed{{}}"}
 """What a prompt that wants its answer framed contains -> the frame, with {} for the answer."""
@@ -28,13 +29,16 @@ class TableTask(Task):
     Rewards of that trainer score it as `interop/verl` or `interop/trl`, which get the row's other columns."""
 
     path: str
-    """A .parquet, .jsonl, .json, .csv or .tsv file, what `datasets` saved, or a data set's name on the Hub."""
+    """A .parquet, .jsonl, .json, .csv or .tsv file, what `datasets` saved, or a data set's name on the Hub, perhaps with its
+    split: owner/name@train."""
     form: str = "auto"
-    """trl, verl, easyr1, swift, llava or sharegpt; auto decides by the columns."""
+    """trl, verl, easyr1, swift, llava, sharegpt, alpaca or cauldron; auto decides by the columns."""
+    columns: Mapping[str, str] = field(default_factory=dict)
+    """The form's name of a column -> the table's, such as {problem = "question", images = "pictures"}."""
     test_path: str | None = None
-    """The table of the split `test`; by default a share of the rows."""
+    """The table of the split `test`; by default a data set's own, or a share of the rows."""
     test_share: float = 0.1
-    """Share of the rows in `test`, drawn by their numbers."""
+    """Share of the rows in `test`, drawn by their numbers, of a table without a split of its own."""
     name: str | None = None
     """The data set's configuration."""
     revision: str | None = None
@@ -50,6 +54,9 @@ class TableTask(Task):
         for option in ("test_path", "name", "revision", "folder", "format_prompt"):
             if getattr(self, option) is not None:
                 check_type(option, getattr(self, option), str)
+        named = self.columns.items() if isinstance(self.columns, Mapping) else [(self.columns, "")]
+        if not all(isinstance(name, str) for pair in named for name in pair):
+            raise UserError(f'columns = {self.columns!r:.80} must be names of columns, such as {{problem = "question"}}')
         if not is_finite(self.test_share) or not 0 <= self.test_share < 1:
             raise UserError(f"test_share = {self.test_share!r:.60} must be a number from 0, below 1")
         self._template = _template(self.format_prompt) if self.format_prompt else None
@@ -63,7 +70,9 @@ class TableTask(Task):
         check_split(split, self.splits)
         form = self._form[split]
         return LazyItems(
-            self._tables[split], lambda row, number: self._prompt(form, row, f"{split}-{number}"), self._chosen[split]
+            self._tables[split],
+            lambda row, number: self._prompt(form, renamed(row, self.columns), f"{split}-{number}"),
+            self._chosen[split],
         )
 
     def gold(self, prompt: Prompt) -> str:
@@ -72,6 +81,8 @@ class TableTask(Task):
         target = prompt.meta.get("target")
         if target is not None and target == prompt.answer:
             return str(target)
+        if prompt.answer is None:
+            raise NoGold("the row has no ground truth, and only its reward function knows what completion it wants")
         if not isinstance(prompt.answer, str | int | float):
             raise NoGold("the ground truth is a table, and only its reward function knows what completion it wants")
         bare = str(prompt.answer)
@@ -81,6 +92,7 @@ class TableTask(Task):
 
     def _detect(self, table: DataTable, chosen: Sequence[int]) -> str:
         """The form of a table: by its columns, or by the first row that can be read."""
+        check_columns(table, {column: (f"columns.{name}", "") for name, column in self.columns.items()})
         if self.form != "auto":
             return self.form
         columns, why = table.columns, UserError("no row")
@@ -93,7 +105,7 @@ class TableTask(Task):
         if not columns:
             raise UserError(f"{display_path(table.name)} has no row that can be read: {why}")
         try:
-            return detect_form(columns)
+            return detect_form(tuple(renamed(dict.fromkeys(columns), self.columns)))
         except UserError as error:
             raise UserError(f"{display_path(table.name)}: {error}") from None
 

@@ -15,6 +15,7 @@ import verifiers.v1 as vf
 
 from mmrl import NoGold, UserError, open_task, open_verifiers
 from mmrl.api.endpoints.messages import ChatEncoder
+from mmrl.api.verifiers.parse import with_thinking
 from mmrl_interop.rows import read_stored, rows
 from mmrl_interop.scoring import score_rows
 
@@ -36,9 +37,7 @@ class MmrlTask(vf.Task[MmrlData]):
 
     @vf.metric
     async def verifiers(self, trace: Any) -> dict[str, float]:
-        [score] = await asyncio.to_thread(
-            score_rows, [self.data.mmrl], [trace.last_reply or ""], truncated=[bool(trace.is_truncated)]
-        )
+        [score] = await asyncio.to_thread(score_rows, [self.data.mmrl], [_said(trace)], truncated=[bool(trace.is_truncated)])
         trace.info["mmrl"] = {"value": score.value, "detail": score.detail}
         return dict(score.parts)
 
@@ -56,6 +55,13 @@ class MmrlTask(vf.Task[MmrlData]):
         [score] = await asyncio.to_thread(score_rows, [self.data.mmrl], [self.data.gold])
         metric = read_stored(self.data.mmrl).metric
         return score.parts.get(metric, -math.inf) >= _highest(metric) - 1e-6
+
+
+def _said(trace: Any) -> str:
+    """The model's last answer, with its thinking, which stands apart in verifiers."""
+    last = trace.assistant_messages[-1:]
+    thinking = (last[0].reasoning_content or "") if last else ""
+    return with_thinking(thinking, trace.last_reply or "", not trace.is_truncated)
 
 
 class MmrlConfig(vf.TasksetConfig):

@@ -7,12 +7,15 @@ from typing import Any, Self
 
 from mmrl import EnvironmentFailed, Episode, OpenTask, Score, UserError, open_task
 from mmrl.api.errors import PluginError
+from mmrl.api.verifiers.parse import with_thinking, without_thinking
 from mmrl_interop.peers import peer
 from mmrl_interop.rows import read_stored, refuse_held_out, rows
 
 VERSIONS = ">=1.16,<1.17"
 COLUMN = "mmrl"
 """Column of the data set with each row's case."""
+THINKING = ("reasoning_content", "thinking")
+"""Keys of a message with what the model thought, by the family of its template."""
 
 
 def to_trl(
@@ -24,6 +27,7 @@ def to_trl(
     n: int | None = None,
     environments: bool | None = None,
     max_turns: int = 8,
+    opening: str | None = None,
     **settings: Any,
 ) -> TrlTask:
     """A task for `trl.GRPOTrainer`.
@@ -33,6 +37,8 @@ def to_trl(
     environments: play the task's environments, by default if it has any: the model then takes its turns by calling the tool
         `step`, so its chat template must support tools. False: the first answer is scored.
     max_turns: turns after which an episode is truncated.
+    opening: what the chat template writes of each answer, which TRL's completions lack, such as "<think>"; by default what that
+        of `model` writes unless it is told otherwise. Empty where `chat_template_kwargs` switch thinking off.
 
     Raises UserError if TRL is missing or of another version, and for tasks that act in a simulator or show videos, which TRL
     can't train on.
@@ -41,7 +47,8 @@ def to_trl(
     task = open_task(id, options, **settings)
     try:
         refuse_held_out(task, split)
-        return TrlTask(task, split, seed, n, task.multi_turn if environments is None else environments, max_turns)
+        plays = task.multi_turn if environments is None else environments
+        return TrlTask(task, split, seed, n, plays, max_turns, task.opening if opening is None else opening)
     except BaseException:
         task.close()
         raise
@@ -50,9 +57,11 @@ def to_trl(
 class TrlTask:
     """`GRPOTrainer(..., **made.arguments)` trains on the task. Close it after training, or use it as a context manager."""
 
-    def __init__(self, task: OpenTask, split: str, seed: int, n: int | None, environments: bool, max_turns: int) -> None:
+    def __init__(
+        self, task: OpenTask, split: str, seed: int, n: int | None, environments: bool, max_turns: int, opening: str = ""
+    ) -> None:
         self.task = task
-        self.train_dataset = _dataset(task, split, seed, n)
+        self.train_dataset = _dataset(task, split, seed, n, opening)
         """A `datasets.Dataset` with the columns prompt, images, id and mmrl."""
         self.reward_funcs = [self._named(task.id)]
         self.environment_factory = self._factory(split, seed, max_turns) if environments else None
@@ -161,7 +170,7 @@ class TrlTask:
                 if self._episode is None:
                     return self._lost
                 try:
-                    if not self._episode.done and said:
+                    if not self._episode.done and without_thinking(said):
                         self._episode.step(said)
                 except PluginError as error:
                     return str(error)
@@ -172,14 +181,16 @@ class TrlTask:
 
 
 def said_last(completion: Any) -> str:
-    """The text of a completion as TRL gives it: a text, or messages of which the last is the model's."""
+    """The text of a completion as TRL gives it: a text, or messages of which the last is the model's. Where TRL reads calls of
+    tools, the thinking stands apart."""
     if isinstance(completion, str):
         return completion
     last = completion[-1] if completion else {}
     content = last.get("content") if last.get("role") == "assistant" else ""
     if isinstance(content, list):
         content = "".join(part.get("text", "") for part in content)
-    return content or ""
+    thinking = next((last[name] for name in THINKING if last.get(name)), "")
+    return with_thinking(thinking, content or "", ended=False)
 
 
 def _filled(message: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -191,12 +202,12 @@ def _filled(message: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [{"type": "image", "image": load_image(p["image"])} if p["type"] == "image" else dict(p) for p in message["content"]]
 
 
-def _dataset(task: OpenTask, split: str, seed: int, n: int | None) -> Any:
+def _dataset(task: OpenTask, split: str, seed: int, n: int | None, opening: str) -> Any:
     """prompt: the chat with places for images; images; id; place: its index in the split; mmrl: the case."""
     from datasets import Dataset, Features, Image, List, Value
 
     made: list[dict[str, Any]] = []
-    for row in rows(task, split, seed, n, images=False):
+    for row in rows(task, split, seed, n, images=False, opening=opening):
         if row.videos:
             raise UserError(f"task {task.id!r} shows videos, and TRL's GRPO trainer takes images: choose another trainer")
         made.append(

@@ -1,4 +1,4 @@
-"""Other trainers' rewards as verifiers: functions in the signature of TRL's trainers, and of verl's `compute_score`.
+"""Other trainers' rewards as verifiers: functions in the signature of TRL's trainers, of verl's and of EasyR1's `compute_score`.
 
 The run file names them: `verifiers."interop/trl" = {functions = ["rewards.py:accuracy"]}`. They run in the judge's workers like
 any verifier: what raises, hangs, or returns None, NaN or another number of rewards is a failed score, and the run goes on.
@@ -15,14 +15,14 @@ from typing import Any
 from mmrl import Case, Score, UserError
 from mmrl.api.episodes import Conversation
 from mmrl.api.errors import is_finite
-from mmrl_interop.functions import check_function, load_function
+from mmrl_interop.functions import check_function, constant_beside, load_function
 
 
 class ForeignRewards:
     """The weighted sum of functions in another trainer's signature, as it is in that trainer."""
 
-    def score(self, case: Case, functions: str | list[str] | dict[str, float], call: Callable[[Any, Case], Any]) -> Score:
-        """The score of a case. call: calls a function with it."""
+    def score(self, case: Case, functions: str | list[str] | dict[str, float], call: Callable[[str, Case], Any]) -> Score:
+        """The score of a case. call: calls the function of a name with it."""
         weights = _weights(functions)
         values = {name: _number(_told(name, call, case), name) for name in weights}
         total = sum(weights[name] * value for name, value in values.items())
@@ -68,7 +68,8 @@ class TrlRewards(ForeignRewards):
     functions: path.py:function or package.module:function; several as a list, or with weights as a table.
     range: [lowest, highest] sum that they are expected to give, for figures and for the check of right answers; by default that
         of functions which give 0 to 1. It changes no reward.
-    answer: name of the column with the answer, such as "solution" or "ground_truth".
+    answer: name of the column with the answer, such as "solution" or "ground_truth"; a column of the row that has this name
+        is passed as it is.
     conversational: completions are messages, as for chat models, and not texts.
     """
 
@@ -85,7 +86,7 @@ class TrlRewards(ForeignRewards):
         conversational: bool = True,
     ) -> Score:
         said = [{"role": "assistant", "content": case.completion}] if conversational else case.completion
-        columns: dict[str, Any] = {"completions": [], **{str(k): [v] for k, v in case.meta.items()}, answer: [case.answer]}
+        columns: dict[str, Any] = {"completions": [], answer: [case.answer], **{str(k): [v] for k, v in case.meta.items()}}
         columns |= {"completions": [said], "prompts": [None], "completion_ids": [None]}  # an empty list would have a length
         if self.whole and isinstance(case.rollout, Conversation):
             turns = case.rollout.turns
@@ -94,8 +95,8 @@ class TrlRewards(ForeignRewards):
             columns["images"] = [case.images]
         columns |= {"trainer_state": None, "log_extra": _ignore, "log_metric": _ignore}
 
-        def call(function: Any, case: Case) -> Any:
-            found = _done(_call(function, **columns))
+        def call(name: str, case: Case) -> Any:
+            found = _done(_call(load_function(name), **columns))
             if not isinstance(found, str | bytes | Mapping) and hasattr(found, "__len__") and hasattr(found, "__getitem__"):
                 if len(found) != 1:
                     raise ForeignError(f"returned {len(found)} rewards for one completion")
@@ -129,10 +130,10 @@ class VerlRewards(ForeignRewards):
     ) -> Score:
         source, others = data_source or case.meta.get("data_source", ""), dict[str, float]()
 
-        def call(function: Any, case: Case) -> Any:
+        def call(name: str, case: Case) -> Any:
             found = _done(
                 _call(
-                    function,
+                    load_function(name),
                     data_source=source,
                     solution_str=case.completion,
                     ground_truth=case.answer,
@@ -140,21 +141,64 @@ class VerlRewards(ForeignRewards):
                     **(arguments or {}),
                 )
             )
-            if isinstance(found, Mapping) and "score" not in found:
-                raise ForeignError(f"returned a table without score: {', '.join(map(str, found))[:100]}")
-            if not isinstance(found, Mapping):
-                return found
-            others.update({str(k): float(v) for k, v in found.items() if k != "score" and (isinstance(v, bool) or is_finite(v))})
-            return found["score"]
+            return _taken(found, "score", others) if isinstance(found, Mapping) else found
 
         score = self.score(case, functions, call)
         return score if score.failed else replace(score, parts={**others, **score.parts})
 
 
-def _told(name: str, call: Callable[[Any, Case], Any], case: Case) -> Any:
+class EasyR1Rewards(ForeignRewards):
+    """The weighted sum of functions in the form of EasyR1's `compute_score`: they get a list of tables with `response`,
+    `response_length`, in tokens, and `ground_truth`, or one of these where their file says `REWARD_TYPE = "sequential"`, and give
+    tables with `overall`, whose other numbers are shown as parts. They are called with one completion at a time.
+
+    functions: path.py:function or package.module:function; several as a list, or with weights as a table.
+    range: [lowest, highest] sum that they are expected to give, for figures and for the check of right answers; by default that
+        of functions which give 0 to 1. It changes no reward.
+    arguments: more keyword arguments, EasyR1's `reward_function_kwargs`.
+    """
+
+    def __call__(
+        self,
+        case: Case,
+        functions: str | list[str] | dict[str, float],
+        range: list[float] | None = None,
+        arguments: dict[str, Any] | None = None,
+    ) -> Score:
+        turns = case.rollout.turns if isinstance(case.rollout, Conversation) else ()
+        length = len(turns[-1].token_ids) if turns else len(case.completion)  # a case from elsewhere may have no tokens
+        said = {"response": case.completion, "response_length": length, "ground_truth": case.answer}
+        others = dict[str, float]()
+
+        def call(name: str, case: Case) -> Any:
+            function = load_function(name)
+            if constant_beside(name, "REWARD_TYPE", "batch") == "sequential":
+                found = _done(function(dict(said), **(arguments or {})))
+            else:
+                found = _done(function([dict(said)], **(arguments or {})))
+                if not isinstance(found, Sequence) or len(found) != 1:
+                    raise ForeignError(f"returned {found!r:.60} and no list of one table for one completion")
+                found = found[0]
+            if not isinstance(found, Mapping):
+                raise ForeignError(f"returned {found!r:.60} and no table with overall")
+            return _taken(found, "overall", others)
+
+        score = self.score(case, functions, call)
+        return score if score.failed else replace(score, parts={**others, **score.parts})
+
+
+def _taken(found: Mapping[str, Any], key: str, others: dict[str, float]) -> Any:
+    """What a table has under its key; its other numbers are added to `others`."""
+    if key not in found:
+        raise ForeignError(f"returned a table without {key}: {', '.join(map(str, found))[:100]}")
+    others.update({str(k): float(v) for k, v in found.items() if k != key and (isinstance(v, bool) or is_finite(v))})
+    return found[key]
+
+
+def _told(name: str, call: Callable[[str, Case], Any], case: Case) -> Any:
     """What a function gives. Raises ForeignError with its name."""
     try:
-        return call(load_function(name), case)
+        return call(name, case)
     except ForeignError as error:
         raise ForeignError(f"{name} {error}") from error.__cause__
 
@@ -179,6 +223,7 @@ class ForeignError(Exception):
 trl = TrlRewards()
 trl_whole = TrlRewards(whole=True)
 verl = VerlRewards()
+easyr1 = EasyR1Rewards()
 
 
 def _weights(functions: str | list[str] | dict[str, float]) -> dict[str, float]:

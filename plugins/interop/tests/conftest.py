@@ -69,7 +69,9 @@ class Media(Shade):
         return [Prompt(id=str(i), messages=[user_message("?", *[clips.Clip(path="a.mp4")] * i)], answer=0) for i in range(2)]
 
 class Guess(Task):
-    """A number from 0 to 9, in several turns."""
+    """A number from 0 to 9, in several turns. think: what has to stand before it."""
+    def __init__(self, think=""):
+        self.think = think
     def prompts(self, split, seed):
         return [Prompt(id=f"{split}-{i}", messages=[user_message("Guess a number.")], answer=i) for i in range(10)]
     def gold(self, prompt):
@@ -77,7 +79,7 @@ class Guess(Task):
     def environment(self, prompt):
         if prompt.answer == 9:
             raise EnvironmentFailed("no more pages")
-        return Number(prompt.answer)
+        return Number(prompt.answer, think=self.think)
 
 class Quiz(Guess):
     """The same in words alone."""
@@ -86,15 +88,16 @@ class Quiz(Guess):
         return Number(prompt.answer, "No. Guess again.")
 
 class Number:
-    def __init__(self, number, *no):
-        self.number = number
+    def __init__(self, number, *no, think=""):
+        self.number, self.think = number, think
         self.no = no or ("No. Guess again.", Image.new("RGB", (56, 28), "red"))
     def step(self, completion):
         if "die" in completion:
             raise EnvironmentFailed("the page is gone")
         if "bug" in completion:
             raise ValueError("a bug")
-        if completion.strip() == str(self.number):
+        thought = f"<think>\\n{self.think}</think>" if self.think else ""
+        if completion.startswith(thought) and completion.removeprefix(thought).strip() == str(self.number):
             return Reply(terminated=True, reward=0.25, outcome={"success": 1.0})
         return Reply(messages=[user_message(*self.no)], outcome={"success": 0.0})
     def close(self):
@@ -143,6 +146,20 @@ def folder(tmp_path_factory):
 
     path = tmp_path_factory.mktemp("tiny")
     tiny.save(str(path), "qwen2_5_vl")
+    return path
+
+
+@pytest.fixture(scope="session")
+def thinker(tmp_path_factory):
+    """A tiny model whose chat template opens the thinking of each answer, unless it is told otherwise."""
+    pytest.importorskip("torch")
+    from mmrl.policies.vlm import tiny
+
+    path = tmp_path_factory.mktemp("thinker")
+    tiny.save(str(path), "qwen2_5_vl")
+    file = path / "chat_template.jinja"
+    head = "assistant\n{% if enable_thinking is not defined or enable_thinking %}<think>\n{% endif %}{% endif %}"
+    file.write_text(file.read_text().replace("assistant\n{% endif %}", head))
     return path
 
 

@@ -48,6 +48,12 @@ def test_an_environment_is_played_in_turns(plugin, tmp_path):
     assert found["explanations"][9] == "no more pages" and found["unscored"] == 1
 
 
+def test_environments_get_the_thinking_that_inspect_tells_apart(plugin, tmp_path):
+    """The environment of these tests takes a number behind this very thought, and no other."""
+    found = evaluated(plugin, tmp_path, "peers/guess", max_turns=3, seed=1, options={"think": "Hm."})
+    assert [value and value["reward"] for value in found["values"]] == [2.25] * 3 + [0.0] * 6 + [None]
+
+
 def test_it_is_found_by_name(plugin, tmp_path):
     """As it is from a wheel; an editable install has no name there."""
     place = tmp_path / "site-packages"

@@ -33,6 +33,10 @@ def test_its_questions_and_its_scores():
         assert task.score(task.case(legs, wrong)).value == own < 1.0
         assert task.score(task.case(legs, legs.answer)).value == 1.0, "an answer without a tag"
         assert task.score(task.case(legs, task.gold(legs) + "<answer>3</answer>")).value == 0.0, "several answers"
+        named = f"<think>Is it <answer>3</answer>?</think>{legs.answer}"
+        assert task.score(task.case(legs, named)).value == 1.0, "a thought may name the tag"
+        cut = f"<think>It is <answer>{legs.answer}</answer>, or"
+        assert task.score(task.case(legs, cut)).value < 0.1, "thinking that doesn't end has no answer"
 
 
 def test_no_question_is_in_two_splits():

@@ -53,6 +53,17 @@ def compute_score(data_source, solution_str, ground_truth, extra_info, bonus=0.0
     found = float(solution_str == ground_truth) + bonus
     return {"table": {"score": found, "acc": 1, "right": True, "pred": "a"}, "bare": {"acc": 1}, "none": None}.get(how, found)
 
+class Orm:
+    def __init__(self, args=None):
+        self.weight = 0.5
+
+    def __call__(self, completions, solution, **columns):
+        return [self.weight * (c == s) for c, s in zip(completions, solution)]
+
+class Needy(Orm):
+    def __init__(self, args):
+        pass
+
 async def compute_score_async(data_source, solution_str, ground_truth, extra_info):
     return 0.5
 '''
@@ -65,6 +76,7 @@ def here(tmp_path_factory):
     (folder / "helper.py").write_text("HALF = 0.5\n")
     (folder / "broken.py").write_text("import json\n\ndef f(:\n")
     (folder / "fails.py").write_text("raise RuntimeError('no licence')\n\ndef f():\n    pass\n")
+    (folder / "lacks.py").write_text("import no_grader\n\ndef f():\n    pass\n")
     (folder / "heavy.py").write_text(
         "import time\ntime.sleep(1.0)\nHELD = bytes(200_000_000)\n\ndef f(completions, **_):\n    return [1.0]\n"
     )
@@ -251,6 +263,10 @@ def test_verl_s_rewards():
         ),
         ({"functions": "fails.py:f"}, "fails.py can't be loaded (RuntimeError: no licence): correct it"),
         (
+            {"functions": "lacks.py:f"},
+            "lacks.py can't be loaded (ModuleNotFoundError: No module named 'no_grader'): install what it imports",
+        ),
+        (
             {"functions": "no_such_module:f"},
             "no_such_module can't be loaded (ModuleNotFoundError: No module named 'no_such_module')",
         ),
@@ -260,6 +276,65 @@ def test_wrong_options_are_one_line(options, message):
     with pytest.raises(UserError) as error:
         scored("interop/trl", [Case(completion="a")], **options)
     assert str(error.value).startswith(message) and "\n" not in str(error.value)
+
+
+EASYR1 = """
+REWARD_NAME = "math"
+REWARD_TYPE = "batch"
+
+def compute_score(reward_inputs, format_weight=0.1):
+    assert all(set(one) == {"response", "response_length", "ground_truth"} for one in reward_inputs)
+    return [score(one, format_weight) for one in reward_inputs]
+
+def score(one, weight):
+    right, kept = float(one["response"] == one["ground_truth"]), float(one["response_length"] < 3)
+    return {"overall": (1 - weight) * right + weight * kept, "accuracy": right, "format": kept, "pred": "a"}
+
+def odd(reward_inputs):
+    return {"one": {"overall": 1.0}, "two": [{"overall": 1.0}] * 2, "bare": [{"accuracy": 1}], "number": [1.0]}[
+        reward_inputs[0]["response"]
+    ]
+"""
+
+
+@pytest.mark.parametrize("kind", ["batch", "sequential"])
+def test_easyr1_s_rewards_run_as_they_are(tmp_path, kind):
+    file = EASYR1.replace('"batch"', f'"{kind}"')
+    if kind == "sequential":
+        file = file.replace(
+            "(reward_inputs, format_weight=0.1):", "(one, format_weight=0.1):\n    return score(one, format_weight)"
+        )
+    (tmp_path / f"easy_{kind}.py").write_text(file)
+    place = f"{tmp_path}/easy_{kind}.py"
+    cases = [
+        with_turns(Case(completion="forty", answer="forty"), [make_turn("forty", 2)]),
+        Case(completion="fifty", answer="forty"),
+    ]
+    scores = scored("interop/easyr1", cases, functions=f"{place}:compute_score", arguments={"format_weight": 0.2})
+    assert [score.value for score in scores] == [pytest.approx(1.0), 0.0], "its length is in tokens, where there are some"
+    name = "interop/easyr1/"
+    assert scores[0].parts[name + "accuracy"] == scores[0].parts[name + "format"] == 1.0 and name + "pred" not in scores[0].parts
+
+
+def test_what_easyr1_would_not_take_is_a_missing_score(tmp_path):
+    (tmp_path / "easy_odd.py").write_text(EASYR1)
+    cases = [Case(completion=text) for text in ("one", "two", "bare", "number")]
+    scores = scored("interop/easyr1", cases, functions=f"{tmp_path}/easy_odd.py:odd")
+    assert all(score.failed for score in scores)
+    assert [score.detail.split("returned ")[1] for score in scores] == [
+        "{'overall': 1.0} and no list of one table for one completion",
+        "[{'overall': 1.0}, {'overall': 1.0}] and no list of one table for one completion",
+        "a table without overall: accuracy",
+        "1.0 and no table with overall",
+    ]
+
+
+def test_a_reward_may_be_a_class_as_ms_swift_s_are():
+    cases = [Case(completion=text, answer="yes") for text in ("yes", "no")]
+    scores = scored("interop/trl", cases, functions="rewards.py:Orm", conversational=False, answer="solution")
+    assert [score.value for score in scores] == [0.5, 0.0]
+    with pytest.raises(UserError, match=r"rewards\.py:Needy\(\) can't be made \(TypeError: .*args'\): correct it"):
+        load_function("rewards.py:Needy")
 
 
 def test_functions_of_packages_and_files():

@@ -154,7 +154,7 @@ ATTACKS = {
     "tagged in an open thought": "<think>so <answer>2 1 4 3</answer>",
     "two tags": f"{THOUGHT}<answer>2 1 4 3</answer><answer>1 2 3 4</answer>",
     "two tags, the second right": f"{THOUGHT}<answer>1 2 3 4</answer><answer>2 1 4 3</answer>",
-    "one tag in the thought, one after": "<think><answer>2 1 4 3</answer></think><answer>2 1 4 3</answer>",
+    "one tag in the thought, another after": "<think><answer>2 1 4 3</answer></think><answer>no</answer>",
     "unclosed": f"{THOUGHT}<answer>2 1 4 3",
     "unopened": "2 1 4 3</answer>",
     "closed first": f"{THOUGHT}</answer>2 1 4 3<answer>",

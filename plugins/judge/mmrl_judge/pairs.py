@@ -13,6 +13,7 @@ from mmrl.api.tasks.option_checks import check_choice, check_split, check_type
 from mmrl.api.tasks.table_splits import open_splits
 from mmrl.api.tasks.tables import LazyItems, resolve_image
 from mmrl.api.types import Case
+from mmrl.api.verifiers.parse import without_thinking
 from mmrl_judge.pair_rows import PLACE, read_row
 
 
@@ -102,4 +103,4 @@ def filled(turns: Sequence[tuple[str, str]], images: Sequence[Any]) -> list[dict
 
 def same(case: Case) -> float:
     """1 if the completion is the preferred answer, but for case and outer blanks; else 0. For short answers."""
-    return float(case.completion.strip().casefold() == str(case.answer).strip().casefold())
+    return float(without_thinking(case.completion).strip().casefold() == str(case.answer).strip().casefold())

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from mmrl.api.endpoints.judges import fenced
 from mmrl.api.types import Case, Score
+from mmrl.api.verifiers.parse import without_thinking
 from mmrl_judge.asking import AskingVerifier, Unreadable, reference_of
 
 LINE = re.compile(r"[*_\s]*better[*_\s]*:[*_\s]*(1|2|first|second|same|tie)[*_\s]*\.?[*_\s]*", re.IGNORECASE)
@@ -40,7 +41,7 @@ Better: N
 where N is 1, 2 or same."""
 
     def fields(self, case: Case) -> list[dict[str, str]]:
-        own, reference = fenced(case.completion), fenced(reference_of(case))
+        own, reference = fenced(without_thinking(case.completion)), fenced(reference_of(case))
         return [{"first": own, "second": reference}, {"first": reference, "second": own}]
 
     def read(self, case: Case, answers: Sequence[str]) -> Score:

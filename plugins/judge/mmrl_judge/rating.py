@@ -10,6 +10,7 @@ from typing import Any
 from mmrl.api.endpoints.judges import fenced
 from mmrl.api.errors import UserError, is_finite
 from mmrl.api.types import Case, Score
+from mmrl.api.verifiers.parse import without_thinking
 from mmrl_judge.asking import AskingOptions, AskingVerifier, Unreadable
 
 MARK = r"[*_\s]*"
@@ -59,7 +60,7 @@ where N is a number from {lowest} (wrong) to {highest} (right)."""
         self.prompt = self.prompt.replace("{lowest}", f"{own.lowest:g}").replace("{highest}", f"{own.highest:g}")
 
     def fields(self, case: Case) -> list[dict[str, str]]:
-        return [{"answer": fenced(case.completion)}]
+        return [{"answer": fenced(without_thinking(case.completion))}]
 
     def read(self, case: Case, answers: Sequence[str]) -> Score:
         rating = last_score(answers[0], self.highest)

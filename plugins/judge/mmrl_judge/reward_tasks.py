@@ -9,6 +9,7 @@ from mmrl.api.services import pairs_of
 from mmrl.api.tasks.image_sources import chance
 from mmrl.api.tasks.option_checks import LazyPrompts, check_split
 from mmrl.api.types import Case
+from mmrl.api.verifiers.parse import without_thinking
 from mmrl_judge.on_task import OnTask
 from mmrl_judge.wording import BETTER, NO, RIGHT, YES, ask_better, ask_right, check_question
 
@@ -75,4 +76,4 @@ class Better(Judging):
 
 def verdict(case: Case) -> float:
     """1 if the completion is the right verdict, but for case, outer blanks and a full stop; else 0."""
-    return float(case.completion.strip().removesuffix(".").casefold() == str(case.answer).casefold())
+    return float(without_thinking(case.completion).strip().removesuffix(".").casefold() == str(case.answer).casefold())

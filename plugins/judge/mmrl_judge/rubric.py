@@ -9,6 +9,7 @@ from typing import Any
 from mmrl.api.endpoints.judges import fenced
 from mmrl.api.errors import UserError, is_finite
 from mmrl.api.types import Case, Score
+from mmrl.api.verifiers.parse import without_thinking
 from mmrl_judge.asking import AskingVerifier, Unreadable
 
 LINE = re.compile(r"[*_\s]*(\d{1,3})[*_\s]*[:.)][*_\s]*(yes|no)\b.*", re.IGNORECASE)
@@ -46,7 +47,7 @@ or no, such as
 
     def fields(self, case: Case) -> list[dict[str, str]]:
         numbered = [f"{n}: {text}" for n, (text, _) in enumerate(self._of(case), 1)]
-        return [{"answer": fenced(case.completion), "criteria": "\n".join(numbered)}]
+        return [{"answer": fenced(without_thinking(case.completion)), "criteria": "\n".join(numbered)}]
 
     def read(self, case: Case, answers: Sequence[str]) -> Score:
         criteria = self._of(case)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from PIL import Image, ImageDraw, ImageFont
 
-from mmrl.api.verifiers.parse import find_json, only_answer
+from mmrl.api.verifiers.parse import find_json, only_answer, thought
 from mmrl_rendering.svg import Refused
 
 KEYS = {
@@ -50,10 +50,10 @@ class Chart(NamedTuple):
 
 def find(completion: str) -> Any:
     """The JSON of a completion: in its one answer tag, or else all of it, perhaps in a fence. Raises Refused."""
-    if len(completion) > 4 * MAX_CHARS:
+    text = thought(completion)[1]
+    if len(text) > 4 * MAX_CHARS:
         raise Refused(f"longer than {4 * MAX_CHARS:,} characters")
-    text = completion.rpartition("</think>")[2]
-    if "answer>" in completion:
+    if "answer>" in text:
         found, why = only_answer(completion)
         if found is None:
             raise Refused(why)

@@ -22,7 +22,7 @@ from PIL import Image
 
 from mmrl import UserError
 from mmrl.api.media.images import load_image
-from mmrl.api.verifiers.parse import fenced_blocks
+from mmrl.api.verifiers.parse import fenced_blocks, thought
 from mmrl_rendering.svg import Refused
 
 BROWSERS = ("chromium-headless-shell", "chrome-headless-shell", "chromium", "chromium-browser", "google-chrome", "chrome")
@@ -64,7 +64,7 @@ def find(completion: str) -> str:
 
     Raises Refused for a page that is not allowed.
     """
-    text = completion.rpartition("</think>")[2]
+    text = thought(completion)[1]
     start = text.lower().find("<html")
     end = text.lower().rfind("</html>")
     if 0 <= start < end:

@@ -20,7 +20,7 @@ from mmrl.api.errors import shorten
 from mmrl.api.processes import CHILD, ENVIRONMENT, ChildProcess
 from mmrl.api.processes.answers import EndedEarly, TookTooLong, answer_to
 from mmrl.api.processes.sandbox import SCRATCH, bare_wrapper, check, interpreter
-from mmrl.api.verifiers.parse import fenced_blocks, last_tag
+from mmrl.api.verifiers.parse import fenced_blocks, last_tag, thought
 from mmrl_rendering import plot_program
 from mmrl_rendering.plot_program import HEADER, MAX_PIXELS
 from mmrl_rendering.svg import Refused
@@ -51,7 +51,7 @@ def _tried() -> None:
 def find(completion: str) -> str:
     """The program in a completion: the content of its last ``` fence, or else of its answer tag, or else all of it after the
     thinking. Raises Refused."""
-    text = completion.rpartition("</think>")[2]
+    text = thought(completion)[1]
     text = last_tag(text) or text
     code = ([text, *fenced_blocks(text)][-1]).strip()
     if not code:

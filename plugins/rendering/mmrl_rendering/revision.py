@@ -7,7 +7,7 @@ from typing import Any
 from PIL import Image
 
 from mmrl import Case, Reply, Score, user_message
-from mmrl.api.verifiers.parse import MAX_LENGTH, last_tag, thinks_and_answers_once
+from mmrl.api.verifiers.parse import MAX_LENGTH, last_tag, thinks_and_answers_once, without_thinking
 from mmrl_rendering import compare
 from mmrl_rendering.code import Refused, render
 from mmrl_rendering.teacher import Teacher
@@ -39,7 +39,7 @@ class Redraw:
         self.left -= 1
         tried: str | None = completion
         if self.calls:
-            tried = last_tag(said := completion[:MAX_LENGTH].rpartition("</think>")[2], "tool_call")
+            tried = last_tag(said := without_thinking(completion[:MAX_LENGTH]), "tool_call")
             if "<answer>" in said:
                 return Reply(terminated=True, outcome=self._outcome())
             self.tried += tried is not None

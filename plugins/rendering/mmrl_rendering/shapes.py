@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mmrl.api.verifiers.parse import only_answer
+from mmrl.api.verifiers.parse import only_answer, thought
 from mmrl_rendering.svg import Refused
 
 COLOURS = ("red", "blue", "green", "orange", "purple", "black", "gold", "teal", "pink", "grey")
@@ -22,9 +22,8 @@ MAX_CHARS = 4_000
 
 def find(completion: str) -> str:
     """The shapes of a completion: the content of its one answer tag, or all of it without a tag. Raises Refused."""
-    if "answer>" not in completion:
-        text, why = completion.rpartition("</think>")[2], ""
-    else:
+    text, why = thought(completion)[1], ""
+    if "answer>" in text:
         found, why = only_answer(completion)
         text = found or ""
     if why or len(text) > MAX_CHARS:

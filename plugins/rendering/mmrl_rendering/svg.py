@@ -63,9 +63,9 @@ class Refused(ValueError):
 
 def find(completion: str) -> str:
     """The one `<svg ...>...</svg>` of a completion, after its thinking. Raises Refused."""
-    if len(completion) > 4 * MAX_CHARS:
-        raise Refused(f"longer than {4 * MAX_CHARS:,} characters")
     text = completion.rpartition("</think>")[2]
+    if len(text) > 4 * MAX_CHARS:
+        raise Refused(f"longer than {4 * MAX_CHARS:,} characters")
     if text.count("<svg") != 1 or text.count("</svg>") != 1:
         raise Refused(f"{text.count('<svg')} opening and {text.count('</svg>')} closing svg tags")
     start, end = text.index("<svg"), text.index("</svg>") + len("</svg>")

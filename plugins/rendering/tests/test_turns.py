@@ -131,6 +131,8 @@ def test_calls_are_tried_and_an_answer_ends_the_episode():
     assert [p["type"] for p in drawn.messages[0]["content"]] == ["image", "text"] and drawn.outcome == {"calls": 1, "drawn": 1}
     empty = environment.step(call.format("nothing"))
     assert empty.messages[0]["content"][0]["text"].startswith("That draws nothing") and empty.outcome == {"calls": 2, "drawn": 1}
+    cut = task.environment(prompt).step("<think>I call <tool_call></tool_call> and then <answer>")
+    assert not cut.terminated and cut.outcome == {"calls": 0, "drawn": 0}, "thinking that doesn't end has no call"
     neither = environment.step("I am thinking")
     assert "<tool_call>" in neither.messages[0]["content"][0]["text"] and neither.outcome == {"calls": 2, "drawn": 1}
     answer = environment.gold_turn()

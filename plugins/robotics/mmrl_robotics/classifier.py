@@ -7,10 +7,12 @@ M pictures, D numbers of an embedding.
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 from PIL import Image
@@ -26,6 +28,8 @@ from mmrl.api.simulators.types import Observation
 from mmrl.api.tasks.option_checks import check_type
 from mmrl_robotics.looking import check_cameras, pictures
 
+LOADED: WeakValueDictionary[str, Succeeded] = WeakValueDictionary()
+"""Option -> its classifier, as long as a task has it: tasks with the same option share one, and its encoder."""
 SIDES = ("success", "failure")
 """Folders with the pictures of each."""
 HIDDEN, STEPS, BATCH, RATE = 256, 300, 256, 1e-3
@@ -126,7 +130,9 @@ class Sight:
         """bool [n]: which observations show success."""
         with LOADING:
             if self._loaded is None:
-                self._loaded = Succeeded(**self.option)
+                key = json.dumps(self.option, sort_keys=True)
+                self._loaded = LOADED.get(key) or Succeeded(**self.option)
+                LOADED[key] = self._loaded
         camera = self._loaded.camera or next(iter(seen.images), "")
         if camera not in seen.images:
             known = ", ".join(seen.images) or "none"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from mmrl import Case
+from mmrl.api.verifiers.parse import without_thinking
 
 PERCENT = re.compile(r"\s*([+-]?\d{1,3}(?:\.\d{1,6})?)\s*%?\s*", re.ASCII)
 
@@ -21,7 +22,7 @@ def at_end(case: Case) -> float:
 
 def percent(case: Case) -> float:
     """1 if the completion is the right percentage, falling to 0 at an error of 100; it must be a number alone."""
-    match = PERCENT.fullmatch(case.completion)
+    match = PERCENT.fullmatch(without_thinking(case.completion))
     return max(0.0, 1.0 - abs(float(match.group(1)) - case.answer) / 100) if match else 0.0
 
 

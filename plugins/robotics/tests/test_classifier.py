@@ -149,7 +149,7 @@ def test_it_sees_by_its_camera_and_other_processes_load_their_own(folder: Path) 
 @pytest.mark.slow
 def test_lanes_that_ask_at_once_have_one_classifier(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is the one that a single lane would have: nobody draws beside it."""
-    alone, shared = (Sight(SIGHT | {"folder": str(folder)}) for _ in range(2))
+    alone, shared, third = (Sight(SIGHT | {"folder": str(folder)} | more) for more in ({"threshold": 0.7}, {}, {}))
     seen = Observation(images={"front": torch.from_numpy(picture(16)[None])}, state=None, instructions=[""])
     alone(seen)
     made: list[int] = []
@@ -169,7 +169,9 @@ def test_lanes_that_ask_at_once_have_one_classifier(folder: Path, monkeypatch: p
     with ThreadPoolExecutor(2) as pool:
         for asked in [pool.submit(ask) for _ in range(2)]:
             asked.result()
-    assert made == [1] and alone._loaded is not None and shared._loaded is not None
+    third(seen)
+    assert made == [1] and third._loaded is shared._loaded, "nor is one loaded for each task with the same option"
+    assert alone._loaded is not None and shared._loaded is not None
     wanted, found = (sight._loaded.classifier.parameters() for sight in (alone, shared))
     assert all(torch.equal(a, b) for a, b in zip(wanted, found, strict=True))
 

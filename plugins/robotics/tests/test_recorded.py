@@ -4,6 +4,7 @@ recorded."""
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -20,11 +21,13 @@ from safetensors.torch import load_file
 import runs
 from mmrl import UserError
 from mmrl.api.services import expert_episodes
-from mmrl.api.simulators.types import Demonstration
+from mmrl.api.simulators.types import Demonstration, Observation, Simulation
+from mmrl.api.specs import VerifierSpec
 from mmrl.api.types import Status
 from mmrl.config.load import parse_config
 from mmrl.policies.load import make_policy
 from mmrl.train.sampling.offline import recorded
+from mmrl.train.sampling.recorded_scale import as_seen, paid_otherwise, paid_range
 
 TABLE = {"dims": 4, "size": 40, "templates": 1, "max_steps": 10}
 PAID = {"stages": {"grasped": 0.1, "success": 1.0}}
@@ -112,10 +115,12 @@ def test_a_stage_learns_from_them_as_from_the_expert(tmp_path: Path, folder: Pat
 def test_a_policy_that_sees_learns_from_their_pictures(tmp_path: Path, folder: Path) -> None:
     policy = {"kind": "robotics/small", "model": "cnn", "options": {"dims": 4, "hidden": [8], "size": 40}}
     way = {"iql": None, "improve": {"candidates": 4, "keep": 2, "steps": 1, "expectile": 0.7, "batch_size": 8}}
+    told = "4 of 4 recorded episodes were paid sums such as 1.1, and an episode of the task is paid 0 to 1 in all"
     for steps in ({"offline_steps": 2}, {"offline_steps": 1, "steps": 2, "prompts_per_step": 2}):
-        where = tmp_path / str(steps["offline_steps"])
-        path = runs.run(config(where, demos(folder), policy, offline="recorded", **way, **steps)).path
+        where, watcher = tmp_path / str(steps["offline_steps"]), runs.Silent()
+        path = runs.run(config(where, demos(folder), policy, offline="recorded", **way, **steps), progress=watcher).path
         assert all(row["metrics"]["off_policy/offline"] > COUNT for row in runs.rows(path) if "metrics" in row)
+        assert sum(told in note for note in watcher.notes) == ("steps" in steps), "where nothing is played, nothing else is paid"
 
 
 def test_the_last_action_of_an_episode_that_was_cut_off_is_left_out(folder: Path, played: list[Demonstration]) -> None:
@@ -142,6 +147,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"units": "physical"},
         r'option units: a memory holds actions in \[-1, 1\], .*: use "simulator" if .*, or write it again with',
     ),
+    "another camera": (
+        {"cameras": {"top": "observation.images.front"}},
+        r"recorded episode 0 \(from 0\) has pictures of top, and not of the simulator's camera 'front': name .* option cameras",
+    ),
     "a row of numbers": ({"paid": "action"}, "action of frame 0 has 4 numbers, and meta/info.json says 1"),
     "fewer numbers": (
         {"dims": 7},
@@ -157,6 +166,41 @@ def test_data_that_can_not_be_learned_from_are_refused(tmp_path: Path, folder: P
     with pytest.raises(UserError, match=told) as caught:
         runs.run(config(tmp_path, demos(folder, **options), policy, offline="recorded"))
     assert "\n" not in str(caught.value)
+
+
+def test_pictures_of_other_sizes_are_told_and_those_of_other_cameras_left_out(tmp_path: Path, folder: Path) -> None:
+    watcher = runs.Silent()
+    cameras = {"front": "observation.images.front", "top": "observation.images.front"}
+    runs.run(config(tmp_path, demos(folder, size=48, cameras=cameras), offline="recorded"), progress=watcher)
+    told = "the pictures of camera 'front' are of 40 by 40 pixels in its data set, and of 48 by 48 in its simulator"
+    assert sum(told in note for note in watcher.notes) == 1
+    assert told in (tmp_path / "recorded" / "errors.jsonl").read_text()
+    shown = next(iter(Demos(folder=str(folder), paid="success", cameras=cameras).recorded_episodes(1)))
+    here = Observation(images={"front": torch.zeros(1, 40, 40, 3)}, state=None, instructions=[""])
+    assert [*as_seen(shown, here, "").images] == ["front"] and [*as_seen(shown, None, "").images] == ["front", "top"]
+    blind = replace(shown, images={})
+    assert as_seen(blind, here, "") is blind, "a policy that needs pictures says so itself"
+
+
+@pytest.mark.parametrize(
+    ("rule", "paid"),
+    [
+        ({"stages": {"near": 0.5, "success": 2.0, "dropped": -1.0}}, (-1.5, 4.5)),
+        ({"stages": {"near": 0.5, "dropped": -1.0}, "potential_based": False}, (-10.5, 7.0)),
+        ({"reward": "none"}, (-0.5, 2.0)),
+        ({"reward": "own"}, (-math.inf, math.inf)),
+    ],
+)
+def test_what_an_episode_is_paid_at_most(rule: dict[str, Any], paid: tuple[float, float]) -> None:
+    """By stages, of parts from 0 to 1, and by verifiers of given ranges."""
+    spec = VerifierSpec(id="a/b", target="a:b")
+    verifiers = [(spec, 1.0), (replace(spec, low=-1.0, high=2.0), 0.5), (spec, 0.0)]
+    assert paid_range(Simulation(simulator="a/b", **rule), verifiers, 10) == paid
+
+
+def test_only_sums_outside_of_what_is_paid_are_told() -> None:
+    assert paid_otherwise([-0.0005, 1.0005, 0.5], 0.0, 1.0) == "" == paid_otherwise([5.0], 0.0, 0.0)
+    assert paid_otherwise([0.5, 3.0, -2.0], 0.0, 1.0).startswith("2 of 3 recorded episodes were paid sums such as 3, and")
 
 
 def test_a_state_of_another_length_is_said_to_be_the_data_set_s(tmp_path: Path, folder: Path) -> None:

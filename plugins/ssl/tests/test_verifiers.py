@@ -167,7 +167,7 @@ ATTACKS = {
     "tagged in an open thought": "<think>so <answer>90</answer>",
     "two tags": f"{THOUGHT}<answer>90</answer><answer>180</answer>",
     "two tags, the second right": f"{THOUGHT}<answer>180</answer><answer>90</answer>",
-    "one in the thought, one after": "<think><answer>90</answer></think><answer>90</answer>",
+    "one in the thought, another after": "<think><answer>90</answer></think><answer>180</answer>",
     "unclosed": f"{THOUGHT}<answer>90",
     "unopened": "90</answer>",
     "closed first": f"{THOUGHT}</answer>90<answer>",

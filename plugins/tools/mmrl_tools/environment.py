@@ -25,7 +25,8 @@ class Budget:
 
 
 class ToolUse:
-    """The environment of one episode. A turn with an answer tag, or without a call, ends it.
+    """The environment of one episode. A turn with an answer tag, or without a call, ends it. What a
+    turn thinks before `</think>` is neither.
 
     Its outcome has `calls`, the calls that were tried; `failed`, those that were refused; `pictures`, the pictures that were
     given back; `last_failed`, 1 if the last call was refused; and `NAME_calls` of each tool.
@@ -43,11 +44,13 @@ class ToolUse:
         self._turns = list(turns)
 
     def step(self, completion: str) -> Reply:
-        answer = last_tag(completion) if len(completion) <= calls.LONGEST else None
+        said = completion.rpartition("</think>")[2]
+        said = said if said.strip() else completion  # some models call tools within their thinking
+        answer = last_tag(said) if len(said) <= calls.LONGEST else None
         if answer is not None and answer.strip():
             return self._reply(terminated=True)
         try:
-            asked = calls.read(completion, self.form)
+            asked = calls.read(said, self.form)
         except Refused as error:
             self._count(failed=True)
             return self._told([f"Error: {error}."], [])

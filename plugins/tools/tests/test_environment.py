@@ -108,6 +108,17 @@ def test_marks_come_from_playing_the_turns_again():
     assert places(environment(), ["<answer>x</answer>", turns[0]]) == []
 
 
+def test_what_a_turn_thinks_is_neither_an_answer_nor_a_call():
+    """A thought that named an answer ended the episode before its call, and one with a call was carried out."""
+    zoom, read = call("zoom", box=[250, 20, 350, 120]), call("zoom", box=[0, 0, 10, 10])
+    reply = environment().step(f"<think>\nIs it <answer>red</answer>? {read}\n</think>\n\n{zoom}")
+    assert not reply.terminated and [image.size for image in images(reply)] == [(100, 100)]
+    long = "x" * 60_000
+    assert not environment().step(f"<think>\n{long}</think>{zoom}").terminated
+    reply = environment().step(f"<think>\n{zoom}\n</think>\n\n<answer>red</answer>")
+    assert reply.terminated and not reply.outcome["calls"]
+
+
 def test_an_answer_or_a_turn_without_a_call_ends_the_episode():
     for text in ("<answer>red</answer>", "red", "", call("zoom", box=[0, 0, 50, 50]) + "<answer>red</answer>"):
         reply = environment().step(text)

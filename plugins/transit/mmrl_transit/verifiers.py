@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from mmrl import Case, Score
-from mmrl.api.verifiers.parse import only_answer, parse_number
+from mmrl.api.verifiers.parse import only_answer, parse_number, without_thinking
 from mmrl_transit.network import Lines, Ride, best_route, cost, fold
 
 MAX_ANSWER = 2_000
@@ -85,11 +85,12 @@ def form(case: Case) -> float:
     """
     text = case.completion.strip()
     if case.meta.get("style") == "plain":
+        text = without_thinking(text)
         return float(0 < len(text) <= MAX_ANSWER and not any(c in text for c in "<\n\0"))
     inside, _ = only_answer(text)
     if inside is None or not inside.strip() or "<" in inside or not text.endswith("</answer>"):
         return 0.0
-    before = text[: text.index("<answer>")].strip()
+    before = text[: text.rindex("<answer>")].strip()
     thought = before.removeprefix("<think>").removesuffix("</think>")
     whole = before == f"<think>{thought}</think>" and "think>" not in thought and bool(thought.strip())
     return float(not before or whole)
@@ -100,7 +101,7 @@ def form(case: Case) -> float:
 
 def given(case: Case) -> tuple[str | None, str]:
     """(the answer's text, ""), or (None, why there is none)."""
-    text, why = (case.completion, "") if case.meta.get("style") == "plain" else only_answer(case.completion)
+    text, why = (without_thinking(case.completion), "") if case.meta.get("style") == "plain" else only_answer(case.completion)
     if text is not None and len(text) > MAX_ANSWER:
         return None, f"the answer is longer than {MAX_ANSWER:,} characters"
     return text, why

@@ -23,6 +23,7 @@ from mmrl.api.verifiers.parse import (
     only_answer,
     parse_number,
     parse_numbers,
+    without_thinking,
 )
 from mmrl_video.spans import Span
 
@@ -72,10 +73,10 @@ _EDGES = "\"'`*.,;:!?()[]{}\u201c\u201d"
 
 def said(case: Case) -> tuple[str | None, str]:
     """(the answer's text, ""), or (None, why there is none). If the task requests tags (`meta["style"]`) or the completion has
-    some, it is the text of the one answer tag, else the whole completion."""
-    text = case.completion
-    if case.meta.get("style") == "tags" or len(text) > MAX_LENGTH or _TAG.search(text):
-        inside, why = only_answer(text)
+    some, it is the text of the one answer tag, else all that stands behind the thinking."""
+    text = without_thinking(case.completion)
+    if case.meta.get("style") == "tags" or len(case.completion) > MAX_LENGTH or _TAG.search(text or case.completion):
+        inside, why = only_answer(case.completion)
     else:
         inside, why = text, ""
     return (None, "an empty answer") if inside is not None and not inside.strip() else (inside, why)

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from mmrl import Case, Score
 from mmrl.api.tasks.option_checks import check_choice
-from mmrl.api.verifiers.parse import only_answer
+from mmrl.api.verifiers.parse import only_answer, without_thinking
 from mmrl_video import reading, spans, tracks
 from mmrl_video.answers import accepted, picked
 from mmrl_video.spans import Span
@@ -211,7 +211,7 @@ def grounded_choice(case: Case, choice: float = 0.5) -> Score:
 
 def _letter_and_spans(case: Case, answer: str) -> tuple[str, list[Span] | None]:
     """(text with the letter, spans) of an answer."""
-    if "<glue>" in case.completion:
+    if "<glue>" in without_thinking(case.completion):
         inside, _ = only_answer(case.completion, "glue")
         return answer.partition("<glue>")[0], reading.spans(inside or "")
     value = reading.only_json(answer)
@@ -252,7 +252,7 @@ def form(case: Case) -> Score:
         return Score(0.0, detail="not one thought, one answer and nothing else")
     if style == "json" and reading.only_json(answer) is None:
         return Score(0.0, detail="not JSON alone")
-    if style == "short" and any(sign in case.completion for sign in ("{", "```", "<")):
+    if style == "short" and any(sign in without_thinking(case.completion) for sign in ("{", "```", "<")):
         return Score(0.0, detail="more than the answer")
     return Score(float(not asks or HOLDS[asks](case, answer)), detail=f"asked for: {asks or style}")
 

@@ -473,6 +473,8 @@ GROUNDED = {"answer": "B", "span": [2, 4]}
         ),
         *(
             ("<think>t</think><answer>B</answer><glue>[(2, 4)]</glue>", 1),
+            ("<think>Is it in <glue>?</think>B, 2 to 4", 1),
+            ("<think>Or <glue>[(2, 4)]</glue></think>B, 3 to 5", 0.5 + 0.5 / 3),
             ("B, 3 to 5", 0.5 + 0.5 / 3),
             ("B", 0.5),
             ("A, 2 to 4", 0),

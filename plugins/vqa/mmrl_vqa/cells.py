@@ -14,6 +14,7 @@ from mmrl_vqa.asking import letter_of
 
 MANY = 26
 """Maximum of options of a question: each has a letter."""
+_TAGGED = re.compile(r".*<answer>(.*?)</answer>\s*", re.DOTALL)
 _NUMBERS = re.compile(r"\[ ?-?[0-9.]+(?: ?, ?-?[0-9.]+)+ ?\]")
 
 
@@ -63,13 +64,15 @@ def turns_of(turns: Any) -> tuple[Any, Any]:
 
 def accepted_of(answer: Any) -> list[str]:
     """The accepted answers, as texts; those of annotators may be {"answer": ...} each, as in VQA's files. A text such as `[0, 1]`
-    is one answer, an interval or a list of MathVista's, and not two."""
+    is one answer, an interval or a list of MathVista's, and not two. One that is written as a completion, as R1-V's and
+    open-r1's `solution`, is what its last answer tag holds."""
     cells = answer if isinstance(answer, str) and is_numbers(answer) else listed(answer)
     cells = cells if isinstance(cells, list | tuple) else [cells]
     if any(isinstance(c, float) and not math.isfinite(c) for c in cells):
         raise ValueError(f"the answer is {answer!r:.60}: there must be one")
     plain = [c.get("answer") if isinstance(c, Mapping) else "yes" if c is True else "no" if c is False else c for c in cells]
-    found = [str(c).strip() for c in plain if c is not None and str(c).strip()]
+    said = [str(c) for c in plain if c is not None]
+    found = [bare for text in said if (bare := (tagged[1] if (tagged := _TAGGED.fullmatch(text)) else text).strip())]
     if not found:
         raise ValueError(f"the answer is {answer!r:.60}: there must be one")
     return found

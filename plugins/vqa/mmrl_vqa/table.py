@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+import string
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from mmrl import Prompt, Task, UserError, user_message
@@ -17,7 +18,7 @@ from mmrl.api.tasks.groups import RowSets, cells_of, check_group_columns, check_
 from mmrl.api.tasks.image_sources import hash_rank
 from mmrl.api.tasks.option_checks import check_choice, check_split, check_type
 from mmrl.api.tasks.quoting import quoted
-from mmrl.api.tasks.table_splits import Splits, divided, main_split, read_rows, undivided
+from mmrl.api.tasks.table_splits import Splits, divided, main_split, own_test, read_rows, undivided
 from mmrl.api.tasks.tables import IMAGE_COLUMNS, DataTable, LazyItems, fill_columns, resolve_image
 from mmrl_vqa.asking import BOXED, DESCRIBED, EUREKA, JOINED, MAYE, STYLES, THOUGHT, ask, letter_of, written
 from mmrl_vqa.benchmarks import YES_NO, we_math_figures, yes_no_figures
@@ -33,8 +34,8 @@ PUBLISHED_KINDS = {
 """A kind as files of benchmarks name it -> ours."""
 BOTH = {"1": "yes", "true": "yes", "0": "no", "false": "no"}
 """An answer to a question for yes or no, as some files write it."""
+ELSEWHERE = "or read another trainer's rows by the task interop/table"
 WE_MATH = "we-math"
-FILES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
 
 
 @dataclass(kw_only=True, eq=False)
@@ -70,7 +71,7 @@ class Table(Task):
     """Column with the question in other words, for `labels = "co-reward"`."""
     options_column: str | Sequence[str] = "options"
     """Column with a list of options, or a table of them by letter, also as text; or the names of columns with one option
-    each; none, for options that only the pictures show."""
+    each, by default A, B and so on where there are such; none, for options that only the pictures show."""
     id_column: str | None = None
     """Column with a row's id; by default its number."""
     kind: str = "auto"
@@ -202,9 +203,18 @@ class Table(Task):
         return *divided(train, self.test_share, self._key(train, linked), what), {"train": linked, "test": linked}
 
     def _check_columns(self, *tables: DataTable) -> None:
-        """Raise UserError if a table has no column of `options_column`, as its questions would be asked without options, or of
-        `groups`, `sets` or `figures`."""
+        """Raise UserError if a table has no column of questions or answers, or of `options_column`, as questions would be asked
+        without options, or of `groups`, `sets` or `figures`."""
         check_group_columns(self._grouped, tables)
+        needed = ("question_column", "answer_column") if self.question is None else ("answer_column",)
+        named = {
+            getattr(self, option): (f"{option} = {getattr(self, option)!r:.60}", f" Set {option}, {ELSEWHERE}")
+            for option in needed
+        }
+        for rows in tables:
+            first = None if rows.columns else next(rows.scan(["conversations"]), None)
+            if "conversations" not in (rows.columns or first or ()):
+                check_columns(rows, named)
         if isinstance(name := self.options_column, str) and name not in ("options", "none"):
             for rows in tables:
                 check_columns(rows, {name: (f"options_column = {name!r:.60}", ' "none" asks without options')})
@@ -213,12 +223,7 @@ class Table(Task):
         """The table of `test_path`, or the data set's own test split; None for a table that is divided."""
         if self.test_path is not None:
             return read_rows(self.test_path, "test", self.name, self.revision)
-        if self.test_share == 1 or Path(str(self.path)).suffix.lower() in FILES:
-            return None
-        try:
-            test = read_rows(self.path, "test", self.name, self.revision)
-        except UserError:
-            return None
+        test = train if self.test_share == 1 else own_test(self.path, train, self.name, self.revision)
         return test if test.name != train.name else None
 
     def _key(self, rows: DataTable, sets: RowSets) -> Callable[[int], str]:
@@ -299,10 +304,13 @@ class Table(Task):
 
     def _cells(self, row: Mapping[str, Any]) -> Sequence[Any]:
         """The options as the row has them; none for a question without options."""
-        if not isinstance(self.options_column, str):
-            cells: Any = [row[column] for column in self.options_column]
+        columns = self.options_column
+        if columns == "options" and "options" not in row and "A" in row and "B" in row:  # as in VLMEvalKit's files
+            columns = [*itertools.takewhile(row.__contains__, string.ascii_uppercase)]
+        if not isinstance(columns, str):
+            cells: Any = [row[column] for column in columns]
         else:
-            cells = listed(row.get(self.options_column))
+            cells = listed(row.get(columns))
         if isinstance(cells, Mapping):
             cells = by_name(cells)
         if cells in (None, ""):

@@ -1,7 +1,7 @@
 """Our verifiers for questions: one answer, compared by its kind.
 
-The answer is in the one `<answer>` tag of the completion, after the thinking if there is any; if `meta["style"]` is `plain`, it
-is the completion itself, and if it is `boxed` or `described`, it is in the last `\\boxed{}`. Completions may be hostile: every
+The answer stands behind the thinking, if there is any: in the one `<answer>` tag; if `meta["style"]` is `plain`, all of it, and
+if it is `boxed` or `described`, in the last `\\boxed{}`. Completions may be hostile: every
 function here is linear in their length, or bounds it first.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 
 from mmrl import Case, Score
 from mmrl.api.verifiers import mathematics
-from mmrl.api.verifiers.parse import NUMBER, nfc, only_answer, parse_number, parse_numbers
+from mmrl.api.verifiers.parse import NUMBER, nfc, only_answer, parse_number, parse_numbers, without_thinking
 from mmrl_vqa.easyr1 import boxed
 from mmrl_vqa.formulas import formula
 
@@ -219,14 +219,14 @@ BY_KIND: dict[str, Callable[[Case], Score]] = {"choice": choice, "number": numbe
 
 def given(case: Case) -> tuple[str | None, str]:
     """(the answer as it was written, ""), or (None, why there is none)."""
-    style = case.meta.get("style")
+    style, said = case.meta.get("style"), without_thinking(case.completion)
     if style in ("boxed", "described"):
-        found = boxed(case.completion)
+        found = boxed(said)
         inside, why = found, "" if found is not None else "no box"
     elif style != "plain":
         inside, why = only_answer(case.completion)
     else:
-        inside, why = (None, "too long") if len(case.completion) > 50 * MAX_ANSWER else (case.completion, "")
+        inside, why = (None, "too long") if len(said) > 50 * MAX_ANSWER else (said, "")
     if inside is not None and not inside.strip():
         return None, "an empty answer"
     return inside, why

@@ -6,6 +6,7 @@ from functools import partial
 
 import datasets
 import pytest
+from mmrl_vqa.cells import accepted_of
 from mmrl_vqa.easyr1 import boxed
 from mmrl_vqa.table import Table
 from PIL import Image
@@ -56,6 +57,8 @@ def one(path, **options):
 
 KINDS = [  # what the row has, what is made of it
     ({"answer": "a dog"}, "text", "a dog"),
+    ({"answer": "<think>I see.</think>\n<answer> 3 </answer>"}, "number", "3"),
+    ({"answer": "B", "A": "cat", "B": "dog", "C": ""}, "choice", "B"),
     ({"answer": ["dog", "hound", "dog"]}, "text", "dog"),
     ({"answer": [{"answer": "dog"}, {"answer": "cat"}, {"answer": "dog"}]}, "text", "dog"),
     ({"answer": 12}, "number", "12"),
@@ -297,6 +300,23 @@ def test_a_broken_row_is_named_by_file_and_line_when_it_is_asked_for(write, row,
     with pytest.raises(UserError, match=f"rows.jsonl {message}") as caught:
         prompts[1]
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 700
+
+
+def test_columns_that_are_not_there_are_told_before_a_run(write):
+    """Otherwise each row is left out, one by one."""
+    path = write({"image": "a.png", "problem": "What is it?", "solution": "a dog"})
+    with pytest.raises(
+        UserError, match=r"no such column, but image, problem, solution\..* Set question_column, or .*interop/table$"
+    ):
+        Table(path=path, test_share=0)
+    with pytest.raises(UserError, match=r"answer_column = 'answer': .* Set answer_column, or"):
+        Table(path=path, question="{problem}", test_share=0)
+    assert one(path, question_column="problem", answer_column="solution").answer == "a dog"
+
+
+def test_an_answer_is_a_completion_where_its_tag_ends_it():
+    assert accepted_of("<think>2 <answer>1</answer></think><answer> 3 </answer>\n") == ["3"]
+    assert accepted_of("write <answer>x</answer> here") == ["write <answer>x</answer> here"]
 
 
 def test_a_column_of_options_that_is_not_there_is_told(write, tmp_path):

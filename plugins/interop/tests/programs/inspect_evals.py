@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import tiktoken
 from inspect_ai import eval
-from inspect_ai.model import ModelOutput, get_model
+from inspect_ai.model import ContentReasoning, ContentText, ModelOutput, get_model
 
 NAME, TASK, ARGS, LOGS = sys.argv[1:]
 # inspect counts tokens by a table that tiktoken would download
@@ -24,7 +24,9 @@ def said(messages, tools, choice, config):
 
 
 def answer(*args):
-    return ModelOutput.from_content("mockllm/model", said(*args))
+    """Behind a thought where the task is asked for with it."""
+    thought = [ContentReasoning(reasoning="\nHm.")] if "think" in ARGS else []
+    return ModelOutput.from_content("mockllm/model", [*thought, ContentText(text=said(*args))])
 
 
 if NAME:
