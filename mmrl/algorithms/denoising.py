@@ -32,7 +32,8 @@ def denoising_gae(
     """
     advantages_NT, returns_NT = gae(rewards_NT, values_NT, bootstrap_N, units_NT, gamma=gamma, lam=lam, whiten=whiten)
     own_NT, place_NT = units_NT >= 0, torch.arange(units_NT.shape[1], device=units_NT.device).expand(units_NT.shape)
-    last_NU = place_NT.new_zeros(len(units_NT), int(units_NT.max().clamp_min(0)) + 1)
+    number = int(units_NT.amax().clamp_min(0)) + 1 if units_NT.numel() else 1
+    last_NU = place_NT.new_zeros(len(units_NT), number)
     last_NU = last_NU.scatter_reduce(1, units_NT.clamp_min(0), place_NT.where(own_NT, 0), "amax")
     later_NT = (last_NU.gather(1, units_NT.clamp_min(0)) - place_NT).where(own_NT, 0)
     return (advantages_NT * denoising_gamma**later_NT).float(), returns_NT

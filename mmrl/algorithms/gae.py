@@ -7,7 +7,8 @@ import math
 import torch
 from torch.nn.functional import pad
 
-from mmrl.algorithms.advantage import Units, by_unit, standardised
+from mmrl.algorithms.advantage import standardised
+from mmrl.algorithms.units import Units, by_unit
 
 
 def gae(

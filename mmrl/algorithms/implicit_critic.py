@@ -39,11 +39,11 @@ def implicit_critic(
     """
     valid_N = ~credits_N.isnan()
     alike_NN = (groups_N[:, None] == groups_N) & valid_N & valid_N[:, None]
-    alike_NN = alike_NN.float().fill_diagonal_(0.0)
+    alike_NN = alike_NN.to(log_ratios_N.dtype).fill_diagonal_(0.0)
     others_N = alike_NN.sum(1).clamp_min(1.0)
     scores_N = beta * log_ratios_N
     logits_N = scores_N - alike_NN @ scores_N / others_N
-    labels_N, weights_N = (credits_N > 0).float(), credits_N.nan_to_num(0.0).abs()
+    labels_N, weights_N = (credits_N > 0).to(log_ratios_N.dtype), credits_N.nan_to_num(0.0).abs()
     entropy_N = weights_N * F.binary_cross_entropy_with_logits(logits_N, labels_N, reduction="none")
     errors_N = weights_N * (logits_N.sigmoid() - labels_N)
     slopes_N = beta * (errors_N - alike_NN @ (errors_N / others_N))  # of the mean over rollouts, by the sum of log-probabilities

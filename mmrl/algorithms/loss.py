@@ -142,9 +142,9 @@ def adaptive_surrogate(
 
     Returns (loss_L, clipped_L): clipped_L is 1.0 where clipping removes the gradient.
     """
-    old_L = inputs.old_logprobs_L.exp()
-    low_L = 0.5 + (1 - 4 * clip_low / old_L).clamp_min(0).sqrt() / 2
-    high_L = (0.5 + (1 + 4 * clip_high / old_L).sqrt() / 2).clamp_max(limit)
+    rarity_L = (-inputs.old_logprobs_L).clamp_max(80.0).exp()  # 1 / q, finite where q is 0 in float32
+    low_L = 0.5 + (1 - 4 * clip_low * rarity_L).clamp_min(0).sqrt() / 2
+    high_L = (0.5 + (1 + 4 * clip_high * rarity_L).sqrt() / 2).clamp_max(limit)
     ratio_L = finite_ratio(inputs.logprobs_L - inputs.old_logprobs_L)
     return pessimistic(ratio_L, ratio_L.clamp(low_L, high_L), inputs.advantages_L, dual_clip=limit)
 
@@ -195,7 +195,7 @@ def negative_aware(inputs: LossInputs, *, negative_weight: float = 1.0, least: f
     ratio_L = log_ratio_L.exp()  # its logarithm would have no gradient where it is 0
     implicit_L = (1 - share_L * ratio_L) / (1 - share_L)
     low_L = ~correct_L & (implicit_L < least)
-    implicit_L = implicit_L + (implicit_L.clamp_min(least) - implicit_L).detach()
+    implicit_L = implicit_L.detach().clamp_min(least) + (implicit_L - implicit_L.detach())  # exact, however far below
     loss_L = -(1 - share_L) * torch.where(correct_L, log_ratio_L, negative_weight * implicit_L.log())
     taught_L = inputs.advantages_L != 0
     return loss_L * taught_L, (low_L & taught_L).float()

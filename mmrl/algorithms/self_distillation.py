@@ -1,4 +1,4 @@
-"""Credit from a policy that was told the answer: itself, with the gold completion in the prompt."""
+"""Credit from a policy that was told the answer: itself, with the gold completion or a success of its own in the prompt."""
 
 from __future__ import annotations
 
@@ -74,3 +74,34 @@ def gated(
     gate_NT = (sharpness * (told_logprobs_NT.double() - logprobs_NT.double())).sigmoid().nan_to_num(0.0)
     found_NT = group_relative(rewards_N, groups_N).double()[:, None] + told_weight * gate_NT
     return found_NT.where(mask_NT | rewards_N.isnan()[:, None], 0.0).float()
+
+
+@for_tokens(TokenKind.WORD)
+def distilled(
+    rewards_N: torch.Tensor,
+    groups_N: torch.Tensor,
+    shown_logprobs_NT: torch.Tensor,
+    logprobs_NT: torch.Tensor,
+    mask_NT: torch.Tensor,
+    *,
+    share: float = 1.0,
+) -> torch.Tensor:
+    """A token's log-probability after a prompt that shows a success of the group, less that without: SDPO (Huebotter et al.,
+    Reinforcement Learning via Self-Distillation, arXiv 2601.20802; TRL's `distillation_mode = "sampled_token"`).
+
+    The policy gradient with it is that of the reverse KL to the policy that saw the success, which costs no reward model and has
+    credit for each token. With `clipped_weight` its first update is TRL's, whose difference follows the policy in later ones.
+
+    The first five as in `evidence_weighted`; shown_logprobs_NT is NaN in rollouts whose group has no other success. share: of
+    this credit; the rest is the advantage of `group_relative`, which is all that rollouts without another success have.
+
+    Returns float32 [N, T]: 0 for tokens that aren't trained, NaN in rollouts whose reward is NaN, and with a share of 1 in those
+    without another success, which are left out.
+    """
+    gain_NT = shown_logprobs_NT.double() - logprobs_NT.double()
+    unknown_N1 = rewards_N.isnan()[:, None]
+    if share < 1:
+        gain_NT = share * gain_NT.nan_to_num(0.0) + (1 - share) * group_relative(rewards_N, groups_N).double()[:, None]
+    else:
+        unknown_N1 = unknown_N1 | gain_NT.isnan().any(1, keepdim=True)
+    return gain_NT.where(mask_NT, 0.0).masked_fill(unknown_N1, torch.nan).float()

@@ -18,8 +18,9 @@ from mmrl.api.types import Prompt, Rollout, Score
 from mmrl.config.sections import CriticConfig, RlStage
 
 Measure = Callable[[frozenset[str]], Mapping[str, torch.Tensor]]
-"""Names among `logprobs`, `masked`, `told`, `entropy`, `slopes`, `reference`, `teacher`, `values`, `answers` -> a float tensor
-[N, T] each, 0 after a rollout's end, and `bootstrap` [N]: the critic's value of each rollout's final state, 0 without one."""
+"""Names among `logprobs`, `masked`, `told`, `shown`, `entropy`, `slopes`, `reference`, `teacher`, `values`, `answers` -> a float
+tensor [N, T] each, 0 after a rollout's end, and `bootstrap` [N]: the critic's value of each rollout's final state, 0 without
+one."""
 ENVIRONMENT = "environment"
 """The part of a reward that an environment pays, among those of the verifiers."""
 
@@ -203,6 +204,13 @@ class Signals:
         return self._measured["told"].double().cpu()
 
     @functools.cached_property
+    def shown_logprobs_NT(self) -> torch.Tensor:
+        """float64; log-probability of each token under the policy before the update, had its prompt shown another completion of
+        the group that succeeded (stage key `success_threshold`), the first one. NaN in rollouts whose group has no other success.
+        Costs one more forward pass."""
+        return self._measured["shown"].double().cpu()
+
+    @functools.cached_property
     def perception_NT(self) -> torch.Tensor:
         """float64; how much each token depends on its prompt's images: its divergence from the policy before the update that sees
         them masked as `[stages.perception]` says, between 0 and 10; 0 after the end. Costs one more forward pass."""
@@ -262,6 +270,7 @@ MEASURED = {
     **{"values_NT": "values", "bootstrap_N": "values", "answer_values_NT": "answers"},
     **{"logprobs_NT": "logprobs", "entropy_NT": "entropy", "teacher_logprobs_NT": "teacher"},
     **{"perception_NT": "masked", "told_logprobs_NT": "told", "slopes_NT": "slopes"},
+    **{"shown_logprobs_NT": "shown"},
 }
 """Signal -> the measurement of a forward pass that it needs."""
 

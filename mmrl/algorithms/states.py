@@ -8,7 +8,8 @@ from typing import Literal
 
 import torch
 
-from mmrl.algorithms.advantage import by_unit, group_relative
+from mmrl.algorithms.advantage import group_relative
+from mmrl.algorithms.units import by_unit
 from mmrl.api.media.content import State
 
 

@@ -2,7 +2,7 @@
 
 On a CPU a rank that waits looks for such an error once a second. What it leaves can never be completed, and the others are one
 collective behind, so that nothing more can be sent in its group: `use_instead` names another one for the last save. On a GPU
-collectives are queued, and the host doesn't wait for them here.
+collectives are queued, and the host doesn't wait for them here: see `mmrl.compute.waking`.
 """
 
 from __future__ import annotations

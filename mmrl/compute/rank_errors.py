@@ -18,6 +18,8 @@ _heard: list[UserError] = []
 """What this rank raised because another one has told it."""
 _known: list[bool] = []
 """Not empty if all ranks are ending and know it."""
+_raised: list[bool] = []
+"""Not empty if this rank is ending by an error."""
 
 
 class Stopped(KeyboardInterrupt):
@@ -29,6 +31,7 @@ def begin() -> None:
     _entered[0] += 1
     _heard.clear()
     _known.clear()
+    _raised.clear()
 
 
 def all_know() -> None:
@@ -39,19 +42,20 @@ def all_know() -> None:
 @contextlib.contextmanager
 def shared_errors() -> Iterator[None]:
     """Inside the block, a UserError or a Ctrl-C of one rank is told to the others, which raise it as well: within seconds if
-    they wait for each other (`mmrl.compute.collectives`). On GPUs those that wait with tensors can't be woken: they raise it when
-    the rank that met it has left, which it does after `mmrl.compute.ranks.LEAVING_S`."""
+    they wait for each other (`mmrl.compute.collectives`; `mmrl.compute.waking` for tensors on GPUs)."""
     try:
         yield
     except Stopped:
         raise
     except (UserError, KeyboardInterrupt) as error:
+        _raised.append(True)
         if store := _store():
             fault = Fault.of(error) if isinstance(error, UserError) else None
             with contextlib.suppress(RuntimeError):  # the rank that holds the store is gone
                 store.set(_key(), pickle.dumps((distributed.get_rank(), fault)))
         raise
-    except RuntimeError:  # as the others have left
+    except RuntimeError:  # as the others have left, or NCCL was aborted
+        _raised.append(True)
         raise_told()
         raise
 
@@ -62,18 +66,27 @@ def look() -> None:
         raise_told()
 
 
+def is_unheard() -> bool:
+    """Whether a rank has told an error, and this one hasn't raised any. For any thread."""
+    return not _raised and bool(_told())
+
+
 def raise_told() -> None:
     """Raise the UserError or the KeyboardInterrupt that a rank has told, if one has."""
-    told = b""
-    if store := _store():
-        with contextlib.suppress(RuntimeError):  # as above
-            told = store.get(_key()) if store.check([_key()]) else b""
-    if told:
+    if told := _told():
         number, fault = pickle.loads(told)
         if fault is None:
             raise KeyboardInterrupt
         _heard.append(fault.error(f"rank {number}"))
         raise _heard[-1]
+
+
+def _told() -> bytes:
+    told = b""
+    if store := _store():
+        with contextlib.suppress(RuntimeError):  # the rank that holds the store is gone
+            told = store.get(_key()) if store.check([_key()]) else b""
+    return told
 
 
 def is_heard(error: UserError) -> bool:

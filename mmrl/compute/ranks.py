@@ -22,6 +22,7 @@ from mmrl.api.errors import UserError
 from mmrl.compute import collectives, rank_errors
 from mmrl.compute.crossing import Fault
 from mmrl.compute.processes import LAUNCHED, RANK_LOST_EXIT_CODE
+from mmrl.compute.waking import Waker, abort_nccl
 
 T = TypeVar("T")
 
@@ -269,6 +270,8 @@ def process_group(on_gpu: bool = True) -> Iterator[None]:
     _left.clear()
     rank_errors.begin()
     collectives.begin()
+    if device is not None:
+        wake_by(abort_nccl)
     try:
         with rank_errors.shared_errors():
             yield
@@ -293,8 +296,15 @@ def process_group(on_gpu: bool = True) -> Iterator[None]:
         _disconnect(own)
 
 
+def wake_by(abort: Callable[[], None]) -> None:
+    """Until the ranks part, end waits for tensors by this function if one has told an error."""
+    _wakers.append(Waker(rank_errors.is_unheard, abort))
+
+
 def _disconnect(everything: bool) -> None:
     """Free the process groups; those first in which this rank has left nothing, as another may wait for them to be freed."""
+    while _wakers:
+        _wakers.pop().stop(LEAVING_S)
     groups = sorted(_groups.values(), key=collectives.is_open)
     _groups.clear()
     while groups and not collectives.is_open(groups[0]):
@@ -340,6 +350,8 @@ def _is_of_others(error: RuntimeError) -> bool:
     )
 
 
+_wakers: list[Waker] = []
+"""One on a GPU."""
 _left: list[bool] = []
 """The cached result of `all_ranks_ending`."""
 
@@ -350,7 +362,9 @@ def all_ranks_ending() -> bool:
     if not _is_one_of_several():
         return True
     if not _left:
-        left = torch.tensor([float(collectives.has_left())])
+        for waker in _wakers:
+            waker.stop(LEAVING_S)
+        left = torch.tensor([float(collectives.has_left() or any(waker.woke for waker in _wakers))])
         try:
             distributed.all_reduce(left, group=_groups["leaving"])
             _left.append(True)
@@ -359,4 +373,6 @@ def all_ranks_ending() -> bool:
         rank_errors.all_know()
         if _left[0] and left.item():
             collectives.use_instead(_groups["ending"])
+            for waker in _wakers:
+                waker.wake()  # also what this rank has queued for those that have left
     return _left[0]

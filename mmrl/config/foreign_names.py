@@ -52,7 +52,7 @@ NAMES: Names = {
         "TPOTrainer": "",
         "GOLDTrainer": "",
         "SDFTTrainer": "",
-        "SDPOTrainer": "",
+        "SDPOTrainer": 'algorithm = "sdpo"',
     },
     "verl": _ADVANTAGES
     | _AVERAGES
@@ -129,7 +129,7 @@ POLICIES: Names = {
         "openvla_oft": 'policy.kind = "vla"',
         "openpi": 'policy.kind = "pi0" or policy.kind = "pi05"',
         "gr00t_n1d7": 'policy.kind = "gr00t"',
-        "gr00t_n1d6": "",
+        "gr00t_n1d6": 'policy.kind = "gr00t"',
         "mlp_policy": 'policy.kind = "robotics/small", policy.model = "mlp"',
         "cnn_policy": 'policy.kind = "robotics/small", policy.model = "cnn"',
     },

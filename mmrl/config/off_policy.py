@@ -15,6 +15,10 @@ EXPERT_EPISODES = "expert"
 """The `offline` of a stage that stands for episodes of the simulator's own expert."""
 RECORDED_EPISODES = "recorded"
 """The one that stands for the recorded episodes of a task with data of its own, such as `robotics/demos`."""
+WAYS = ("improve", "td3", "iql", "noise_aliasing")
+"""Keys of what makes a stage learn otherwise than by a soft actor-critic of the policy's own actions."""
+WITHOUT_DENSITY = ("td3", "noise_aliasing")
+"""Those by which nobody learns how likely an action is."""
 OF_ENTROPY = ("backup_entropy", "target_entropy", "start_temperature")
 """Keys of the soft actor-critic alone."""
 
@@ -92,6 +96,17 @@ class IqlConfig(Section):
     """An action is imitated with the weight exp(inverse_temperature * (Q - value)); 0: all alike."""
     max_weight: Rate = 100.0
     """Largest weight of an action."""
+
+
+class NoiseAliasingConfig(Section):
+    """`[stages.noise_aliasing]`: DSRL-NA, for `policy.kind = "steered"`. The critics learn the value of the simulator's actions,
+    so that the memory takes what others do, too; critics of noise learn from them what the base's actions are worth, for
+    any noise, and the policy learns from those (Wagenmaker et al., DSRL, section 4.2, arXiv 2506.15799)."""
+
+    updates: Annotated[int, Field(ge=1, le=1000)] = 10
+    """Updates of the critics of noise for each call of the policy."""
+    base_steps: Count = 0
+    """Steps at the beginning of the stage that the base plays alone, with noise of its own."""
 
 
 class GripperConfig(Section):
@@ -200,6 +215,8 @@ class OffPolicyStage(Training):
     """TD3 in place of the soft actor-critic."""
     iql: IqlConfig | None = None
     """IQL in place of the soft actor-critic."""
+    noise_aliasing: NoiseAliasingConfig | None = None
+    """DSRL-NA: critics of the simulator's actions, and critics of noise that learn from them. For `steered`."""
     gripper: GripperConfig | None = None
     """What the gripper's own critic pays for each change of the gripper."""
 
@@ -213,7 +230,7 @@ class OffPolicyStage(Training):
     @property
     def way(self) -> str:
         """The key of how the policy learns, if it isn't a soft actor-critic."""
-        return next((key for key in ("improve", "td3", "iql") if getattr(self, key)), "")
+        return next((key for key in WAYS if getattr(self, key)), "")
 
     def smaller(self) -> OffPolicyStage:
         small = super().smaller().at_most(updates=2, starts_after=0, explore_steps=1, critics=4, subset=2)
@@ -224,6 +241,8 @@ class OffPolicyStage(Training):
             small = small.model_copy(update={"improve": few.model_copy(update={"updates": min(few.updates, 0.5)})})
         if small.td3:
             small = small.model_copy(update={"td3": small.td3.at_most(warmup_updates=2)})
+        if small.noise_aliasing:
+            small = small.model_copy(update={"noise_aliasing": small.noise_aliasing.at_most(updates=2, base_steps=1)})
         if self.interventions:  # or by chance nobody takes over in so few episodes
             small = small.model_copy(update={"interventions": 1.0})
         return small.at_most(offline_episodes=2) if self.offline in (EXPERT_EPISODES, RECORDED_EPISODES) else small
@@ -240,6 +259,11 @@ class OffPolicyStage(Training):
             raise ValueError(f"explore_steps = {self.explore_steps} of steps = {self.steps} leaves none for the reward: lower it")
         if self.explore_steps and (self.n_step > 1 or self.conservative):
             raise ValueError("explore_steps replaces the reward of single steps: set n_step = 1 and conservative = 0")
+        if self.noise_aliasing and self.noise_aliasing.base_steps >= self.steps:
+            raise ValueError(
+                f"noise_aliasing.base_steps = {self.noise_aliasing.base_steps} of steps = {self.steps} leaves none for the "
+                "policy: lower it"
+            )
         if self.gripper and self.n_step > 1:
             raise ValueError("gripper.penalty is of single steps: set n_step = 1")
         if self.starts_after >= self.capacity:
@@ -252,9 +276,10 @@ class OffPolicyStage(Training):
             raise ValueError(
                 "interventions: with improve.acts the critics choose in place of the policy: set improve.acts = false"
             )
-        if len(ways := [key for key in ("improve", "td3", "iql") if getattr(self, key)]) > 1:
+        if len(ways := [key for key in WAYS if getattr(self, key)]) > 1:
             raise ValueError(f"{ways[0]} and {ways[1]} are two ways in which a policy learns: drop one of them")
         way = self.way
+        soft = way in ("", "noise_aliasing")
         needs = {
             "offline_episodes": (
                 self.offline in (EXPERT_EPISODES, RECORDED_EPISODES),
@@ -265,9 +290,9 @@ class OffPolicyStage(Training):
             "conservative_samples": (bool(self.conservative), "conservative"),
             **{key: (bool(self.bins), "bins") for key in ("low", "high", "smoothing")},
             "offline_updates": (bool(self.offline_steps), "offline_steps"),
-            **{key: (not way, f"a soft actor-critic, and {way} is another way") for key in OF_ENTROPY},
+            **{key: (soft, f"a soft actor-critic, and {way} is another way") for key in OF_ENTROPY},
             **{key: (not self.expectile, f"other critics than IQL's ({way})") for key in ("subset", "conservative")},
-            **({"conservative": (False, "a density of actions, and td3 has none")} if self.td3 else {}),
+            **({"conservative": (False, f"a density of actions, and {way} has none")} if way in WITHOUT_DENSITY else {}),
         }
         for key, (read, of) in needs.items():
             if not read and getattr(self, key) != type(self).model_fields[key].default:  # a run folder's file has all keys

@@ -112,6 +112,31 @@ class EntropyConfig(Section):
         return self
 
 
+class AdaptiveEntropyConfig(Section):
+    """`[stages.adaptive_entropy]`: an entropy bonus whose weight, `entropy_coef` at first, grows while the entropy is at most a
+    target and else shrinks; it counts only in the steps after those at most there (He et al., Skywork-OR1, section on adaptive
+    entropy control, arXiv 2505.22312; TRL, `use_adaptive_entropy`)."""
+
+    target: Rate = 0.2
+    """Entropy per token in nats, under which it isn't to fall. A low one is an insurance against a collapse: see the metric
+    `entropy` of the first steps."""
+    delta: Rate = 0.005
+    """How much the weight changes in each step."""
+    least: Weight = 0.0
+    """Smallest weight."""
+    most: Weight = 1.0
+    """Largest weight."""
+
+    @model_validator(mode="after")
+    def _weights_are_ordered(self) -> AdaptiveEntropyConfig:
+        if self.least >= self.most:
+            raise ValueError(
+                f"adaptive_entropy.least = {self.least:g} is not below adaptive_entropy.most = {self.most:g}: the weight lies "
+                "between"
+            )
+        return self
+
+
 class PerceptionConfig(Section):
     """`[stages.perception]`: compare what the policy says with what it would say if it saw less: of the same tokens, with black
     squares over the prompt's images (Wang et al., PAPO, arXiv 2507.06448). All completions of a prompt have the same squares."""

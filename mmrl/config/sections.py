@@ -16,11 +16,12 @@ from mmrl.config.condition import ConditionConfig
 from mmrl.config.experts import ExpertsConfig
 from mmrl.config.generate import GenerateConfig
 from mmrl.config.limits import Alarm, LimitsConfig
-from mmrl.config.off_policy import GripperConfig, ImproveConfig, IqlConfig, OffPolicyStage, Td3Config
+from mmrl.config.off_policy import GripperConfig, ImproveConfig, IqlConfig, NoiseAliasingConfig, OffPolicyStage, Td3Config
 from mmrl.config.policy import LoraConfig, PolicyConfig, VideoConfig
 from mmrl.config.preferences import PreferenceStage
 from mmrl.config.recap import RecapStage
 from mmrl.config.rl_sections import (
+    AdaptiveEntropyConfig,
     ConsistencyConfig,
     CriticConfig,
     CurriculumConfig,
@@ -43,6 +44,7 @@ __all__ = [
     "EXPERT",
     "PARTS",
     "STAGES",
+    "AdaptiveEntropyConfig",
     "Alarm",
     "ComputeConfig",
     "ConditionConfig",
@@ -60,6 +62,7 @@ __all__ = [
     "LengthConfig",
     "LimitsConfig",
     "LoraConfig",
+    "NoiseAliasingConfig",
     "NoisyConfig",
     "OffPolicyStage",
     "PartConfig",
@@ -229,6 +232,9 @@ class TrainConfig(Section):
     compile: bool = False
     """Run the layers of an update's models as code that torch compiles in the first steps. What can't be compiled runs as
     before, after a warning."""
+    vision_cache_mb: Annotated[int, Field(ge=0, le=1 << 20)] = 1024
+    """Megabytes of what a frozen vision tower saw that are kept within a step, so that it looks at each picture once; 0 keeps
+    nothing."""
     threads: Annotated[int, Field(ge=0, le=1024)] = 0
     """CPU threads of torch; 0: torch's default."""
 

@@ -12,6 +12,7 @@ from mmrl.config.off_policy import OffPolicyStage
 from mmrl.config.preferences import PreferenceStage
 from mmrl.config.recap import RecapStage
 from mmrl.config.rl_sections import (
+    AdaptiveEntropyConfig,
     ConsistencyConfig,
     CriticConfig,
     CurriculumConfig,
@@ -89,15 +90,24 @@ class RlStage(SampledTraining):
     """See `importance_sampling`."""
     importance_sampling_floor: Share = 0.0
     """The least weight of `importance_sampling = "truncate"`; with `"mask"` tokens below it are left out as well."""
-    importance_sampling_level: Literal["token", "sequence"] = "token"
-    """`sequence`: the ratio is that of the whole completion, the product of its tokens', and so is what is masked; for policies
-    that write."""
+    importance_sampling_level: Literal["token", "sequence", "geometric"] = "token"
+    """`sequence`: the ratio is that of the whole completion, the product of its tokens', and so is what is masked; `geometric`:
+    it is the geometric mean of its tokens', which doesn't grow with the length; both for policies that write."""
+    importance_sampling_normalise: bool = False
+    """Divide the weights of `importance_sampling` by their mean over the step, so that truncating or masking them doesn't change
+    the size of the update: self-normalised importance sampling (verl, `rollout_is_batch_normalize`)."""
     off_policy_mask: Rate | None = None
     """Leave out completions with a negative advantage that the policy has left: the mean over their tokens of the sampler's
     log-probability less the current one is above this, in nats (DeepSeek-V3.2, arXiv 2512.02556); for policies that write."""
     gap_mask: Rate | None = None
     """Leave out completions whose probabilities before the update differ from the sampler's by more than this, in either
     direction: the mean of their tokens' log-ratios, in nats; for policies that write."""
+    gap_estimator: Literal["k1", "k2", "k3"] = "k1"
+    """What `gap_mask` compares: the estimator of the KL of the sampler from the learner. The log-ratios of k1 may cancel out,
+    the other two are never negative (verl's `rollout_rs`)."""
+    gap_level: Literal["mean", "sum", "max", "token"] = "mean"
+    """Of what `gap_mask` takes it: the mean, the sum or the largest of a completion's tokens, or each token, which is then left
+    out alone."""
     ratio_to: Literal["learner", "sampler"] = "learner"
     """What the probability ratio of the loss divides by: the policy's probability before the step's first update, or that with
     which the token was sampled, so that the ratio also corrects for another sampler and for older weights."""
@@ -174,6 +184,8 @@ class RlStage(SampledTraining):
     tokens (Zhou et al., ArCHer, arXiv 2402.19446)."""
     imitation: ImitationConfig | None = None
     """Also train on gold completions."""
+    adaptive_entropy: AdaptiveEntropyConfig | None = None
+    """Adapt `entropy_coef`, so that the entropy doesn't fall below a target."""
     entropy_control: EntropyConfig | None = None
     """Hold the entropy at a target."""
     condition: ConditionConfig | None = None
@@ -272,6 +284,20 @@ class RlStage(SampledTraining):
             )
         if self.entropy_penalty and self.entropy_coef:
             raise ValueError("entropy_penalty makes the entropy smaller and entropy_coef larger: drop one of them")
+        return self
+
+    @model_validator(mode="after")
+    def _the_entropy_has_one_rule(self) -> RlStage:
+        rule = self.adaptive_entropy
+        for key in ("entropy_control", "entropy_penalty", "condition"):
+            if rule and getattr(self, key):
+                why = "only imitates" if key == "condition" else "steers the entropy too"
+                raise ValueError(f"adaptive_entropy is a bonus in the algorithm's loss, and {key} {why}: drop one of them")
+        if rule and not rule.least <= self.entropy_coef <= rule.most:
+            raise ValueError(
+                f"entropy_coef = {self.entropy_coef:g} is where adaptive_entropy begins, and not in adaptive_entropy.least = "
+                f"{rule.least:g} to adaptive_entropy.most = {rule.most:g}: change one of them"
+            )
         return self
 
     @model_validator(mode="after")

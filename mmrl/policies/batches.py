@@ -125,6 +125,8 @@ class MicroBatch(Targets):
     media: Mapping[str, torch.Tensor]
     """Keyword arguments of the model's forward: pixels, grids; concatenated over the rows' prompts. They come to a GPU when they
     are read, see `mmrl.train.update.prefetch`."""
+    pictures: tuple[int, ...] = ()
+    """Numbers of all pictures in `media`, see `mmrl.policies.vlm.vision_cache`."""
     source_L: torch.Tensor
     """int64 index into the flattened [B * S] rows of the position that predicts each trained token."""
     target_L: torch.Tensor

@@ -32,14 +32,16 @@ class OpaqueTokens(tuple[int, ...]):
     """The tokens of an answer, whose ids only the endpoint knows: as many -1 as it has tokens, and their text."""
 
     text: str
+    said: str
+    """The text without its thinking, which later turns of a conversation don't read."""
 
-    def __new__(cls, text: str, count: int) -> OpaqueTokens:
+    def __new__(cls, text: str, count: int, said: str | None = None) -> OpaqueTokens:
         made = super().__new__(cls, (-1,) * (max(count, 1) if text else count))  # a text has a token, also if nobody counted
-        made.text = text
+        made.text, made.said = text, text if said is None else said
         return made
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return OpaqueTokens, (self.text, len(self))
+        return OpaqueTokens, (self.text, len(self), self.said)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +125,8 @@ class EndpointPolicy(Policy):
         self, inputs: ChatInputs, token_ids: Sequence[int], messages: Sequence[Message]
     ) -> tuple[ChatInputs, tuple[int, ...]]:
         """(the conversation after a turn and the reply to it, no ids). Raises UserError for media that can't be decoded."""
-        answered = replace(inputs, messages=(*inputs.messages, {"role": "assistant", "content": self.decode(token_ids)}))
+        said = token_ids.said if isinstance(token_ids, OpaqueTokens) else ""
+        answered = replace(inputs, messages=(*inputs.messages, {"role": "assistant", "content": said}))
         return self._extended(answered, messages), ()
 
     def _extended(self, inputs: ChatInputs, messages: Sequence[Message]) -> ChatInputs:
@@ -147,7 +150,7 @@ class EndpointPolicy(Policy):
         raise UserError(NOT_TRAINED)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of an answer."""
+        """The text of an answer, with its thinking where the endpoint tells it."""
         return ids.text if isinstance(ids, OpaqueTokens) else ""
 
     # -- training -----------------------------------------------------------------------------------------------------------

@@ -24,6 +24,13 @@ class Sees(Protocol):
 
     width: int
     """Numbers of an observation's features."""
+    noise_of: str
+    """Whose noise an action is, see `Layout.noise`; empty where it is the simulator's."""
+
+    @property
+    def numbers(self) -> int:
+        """Numbers of an action, or of a chunk of them."""
+        ...
 
     def remembered(self, seen: Observation, draw: CallRandomness | None = None) -> torch.Tensor: ...
     def remembered_of(self, track: TrajectoryData) -> torch.Tensor: ...
@@ -33,10 +40,13 @@ class Sees(Protocol):
 class Eyes:
     """A frozen copy of a policy, as it was when this object was made: its hidden states, and numbers of the simulator's state."""
 
+    noise_of = ""
+
     def __init__(self, policy: ActingPolicy, state: int = 0) -> None:
         """state: numbers of the state that are read; 0 for none."""
         self.copy, self.size = policy.clone(frozen=True), state
         self.width = policy.width + state
+        self.numbers = policy.chunk * policy.dims
 
     def features(self, seen: Observation) -> torch.Tensor:
         """float32 [n, F]: the features of observations."""

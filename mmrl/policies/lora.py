@@ -194,6 +194,11 @@ def disable_adapters(model: torch.nn.Module) -> Iterator[None]:
             layer._disable_adapters = False
 
 
+def without_adapters(model: torch.nn.Module) -> bool:
+    """Whether adapters of the model are disabled."""
+    return any(getattr(layer, "_disable_adapters", False) for layer in model.modules())
+
+
 def some_outputs(layer: Any, x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     """What a linear layer without a bias, or its adapters over it, gives for x [..., in] at these outputs alone, [..., rows]."""
     found = torch.nn.functional.linear(x, layer.weight[rows])

@@ -20,7 +20,7 @@ from mmrl.api.seeds import derive
 from mmrl.api.transfer import upload
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.batches import ForwardOutputs, MicroBatch
-from mmrl.policies.vlm.prompt_inputs import PromptInputs, concatenate
+from mmrl.policies.vlm.prompt_inputs import PromptInputs
 from mmrl.policies.vlm.vlm import VLM
 
 HEAD = "reward_head.safetensors"
@@ -80,16 +80,14 @@ class RewardModel(VLM):
         source_L = torch.arange(len(target_L)) + start - 1
         source_L[ends[:-1] - start] = start - 1  # the last token of the prompt comes before the first of every completion
         place_L = torch.cat([torch.arange(length) for length in lengths])
-        own = {"ids_BS": torch.cat([inputs.ids, target_L])[None], "target_L": target_L, "source_L": source_L, "place_L": place_L}
+        whole = inputs.answered(target_L, self.family.completion_type)  # but for positions, which begin anew in each completion
+        own = {"ids_BS": whole.ids[None], "target_L": target_L, "source_L": source_L, "place_L": place_L}
         own |= {"segment_BS": torch.cat([torch.zeros(start, dtype=torch.long), rollout_L + 1])[None], "final_R": ends - 1}
         own |= {"rollout_L": rollout_L, "final_rollout_R": torch.arange(len(ids_G))}
         if inputs.positions is not None:
             following = (place_L + inputs.next_position).expand(len(inputs.positions), -1)
             own["positions"] = torch.cat([inputs.positions, following], 1)[:, None]
-        media = concatenate([inputs.media])
-        for key, values in inputs.token_types.items():
-            more = torch.full((len(target_L),), self.family.completion_type, dtype=values.dtype)
-            media[key] = torch.cat([values, more])[None]
+        media = {**whole.media, **{key: values[None] for key, values in whole.token_types.items()}}
         there: dict[str, Any] = upload(own, self.device)
         nothing_L = torch.full((len(target_L),), torch.nan, device=self.device)
         return MicroBatch(

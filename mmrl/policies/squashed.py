@@ -156,6 +156,11 @@ class Squashed(ActingPolicy):
         """The base, because it never changes."""
         return {id(self.base): self.base}
 
+    @property
+    def numbers(self) -> int:
+        """Numbers of what a memory keeps of an action."""
+        return self.actor.numbers
+
     # -- what it sees -----------------------------------------------------------------------------------------------------
 
     def remembered(self, seen: Observation, draw: CallRandomness | None = None) -> torch.Tensor:
@@ -262,19 +267,23 @@ class Squashed(ActingPolicy):
         )
 
     def transitions(self, track: TrajectoryData) -> tuple[torch.Tensor, torch.Tensor]:
-        """(features [T + 1, F], actions [T, A] in [-1, 1]) of an episode that it played. Only the last state takes a pass. Where
-        another acted, the actions are theirs."""
+        """(features [T + 1, F], actions [T, A] in [-1, 1]) of an episode that it played. Where another acted, the actions are
+        theirs."""
         features, chosen = track.choices[:, 0].split([self.width, self.actor.numbers], -1)
+        actions = self._action(features, chosen).detach()
+        if track.corrected_T is not None and track.actions_TKA is not None:
+            carried_out = track.actions_TKA[:, 0].to(actions).clamp(-1, 1)
+            actions = torch.where(track.corrected_T.to(actions.device)[:, None], carried_out, actions)
+        return self.seen_in(track), actions
+
+    def seen_in(self, track: TrajectoryData) -> torch.Tensor:
+        """float32 [T + 1, F]: the features of an episode that it played. Only the last state takes a pass."""
         last = Observation(
             images={camera: rows[-1:] for camera, rows in track.images.items()},
             state=None if track.state is None else track.state[-1:],
             instructions=[track.told[-1]],
         )
-        actions = self._action(features, chosen).detach()
-        if track.corrected_T is not None and track.actions_TKA is not None:
-            carried_out = track.actions_TKA[:, 0].to(actions).clamp(-1, 1)
-            actions = torch.where(track.corrected_T.to(actions.device)[:, None], carried_out, actions)
-        return torch.cat([features, self.remembered(last)]), actions
+        return torch.cat([track.choices[:, 0, : self.width], self.remembered(last)])
 
 
 def planned_actor(make: Callable[[], Actor], width: int, base: Planned | None, dims: int, chunk: int = 1) -> Planned:

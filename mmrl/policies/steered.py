@@ -140,7 +140,22 @@ class Steered(Squashed):
     def played(self, seen: Observation, draw: CallRandomness, actions_nA: torch.Tensor) -> torch.Tensor:
         assert self.base.noise_shape is not None
         ahead, numbers = self.base.noise_shape
-        start = (self.own.reach * actions_nA).view(len(seen), -1, numbers).expand(-1, ahead, -1)
+        return self._begun(seen, draw, (self.own.reach * actions_nA).view(len(seen), -1, numbers).expand(-1, ahead, -1))
+
+    def unsteered(self, seen: Observation, draw: CallRandomness) -> torch.Tensor:
+        """[n, K, A]: what the simulator gets where the base begins with standard normal noise, as it does of itself."""
+        assert self.base.noise_shape is not None
+        return self._begun(seen, draw, draw.normal(0, *self.base.noise_shape))
+
+    @torch.no_grad()
+    def actions_of(self, seen: Observation, noise_nA: torch.Tensor) -> torch.Tensor:
+        """[n, K * A] in [-1, 1]: what the simulator gets where this noise is chosen, in units of `reach`."""
+        nothing_n = torch.zeros(len(seen), dtype=torch.int64, device=self.device)
+        draw = CallRandomness(seeds_n=nothing_n, calls_n=nothing_n)
+        return self.played(seen.on(self.device), draw, noise_nA).flatten(1).float().clamp(-1, 1)
+
+    def _begun(self, seen: Observation, draw: CallRandomness, start: torch.Tensor) -> torch.Tensor:
+        """[n, K, A]: the actions of flows that begin with `start`, see `ActingPolicy.noise_shape`."""
         begun = Begun(seeds_n=draw.seeds_n, calls_n=draw.calls_n, start=start)
         return self.base.simulated(self.base.choose(seen, begun, 0.0)[0], seen)
 
@@ -149,5 +164,29 @@ class Steered(Squashed):
 
     def transitions(self, track: TrajectoryData) -> tuple[torch.Tensor, torch.Tensor]:
         if track.corrected_T is not None and bool(track.corrected_T.any()):
-            raise UserError("a steered policy can't learn from steps in which another acted, as their actions have no noise")
+            raise UserError(
+                "a steered policy can't learn from steps in which another acted, as their actions have no noise: set "
+                "stages.noise_aliasing"
+            )
         return super().transitions(track)
+
+
+class Acted:
+    """What critics of actions see of a steered policy: its features, and in place of the noise the actions that were carried
+    out, which may be another's."""
+
+    noise_of = ""
+
+    def __init__(self, policy: Steered) -> None:
+        self.policy, self.width, self.numbers = policy, policy.width, policy.chunk * policy.dims
+
+    def remembered(self, seen: Observation, draw: CallRandomness | None = None) -> torch.Tensor:
+        return self.policy.remembered(seen, draw)
+
+    def remembered_of(self, track: TrajectoryData) -> torch.Tensor:
+        return self.policy.remembered_of(track)
+
+    def transitions(self, track: TrajectoryData) -> tuple[torch.Tensor, torch.Tensor]:
+        """(features [T + 1, F], chunks of actions [T, K * A] in [-1, 1]) of an episode that was played."""
+        assert track.actions_TKA is not None
+        return self.policy.seen_in(track), track.actions_TKA.flatten(1).float().clamp(-1, 1)

@@ -12,7 +12,7 @@ ACTING = (
     (
         "gr00t",
         "gr00t.policy:Gr00t",
-        "GR00T N1.7: a Qwen3-VL with a diffusion transformer, for robots that the checkpoint has statistics of",
+        "GR00T N1.7 and N1.6: a backbone with a diffusion transformer, for robots that the checkpoint has statistics of",
     ),
     (
         "smolvla",

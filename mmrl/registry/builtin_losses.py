@@ -4,7 +4,7 @@ mean: those of TRL, verl and ms-swift."""
 from __future__ import annotations
 
 from mmrl.api.specs import AlgorithmSpec, Bounds
-from mmrl.registry.builtin_bounds import ADVANTAGE, CLIP, NOT_NEGATIVE, POSITIVE, SHARE, SPREAD
+from mmrl.registry.builtin_bounds import ADVANTAGE, CLIP, LOSS, NOT_NEGATIVE, POSITIVE, SHARE, SPREAD
 
 GROUP = ADVANTAGE + "group_relative"
 BASELINES = "mmrl.algorithms.group_baselines:"
@@ -174,5 +174,14 @@ def _of_told_policies() -> list[AlgorithmSpec]:
             bounds={"told_weight": POSITIVE, "sharpness": NOT_NEGATIVE},
             summary="GRPO, and beside it distillation from the policy that knows the answer, for the tokens that it prefers",
             paper="Lu et al., Self-Distilled Agentic Reinforcement Learning (SDAR), arXiv 2605.15155; told gold answers",
+        ),
+        AlgorithmSpec(
+            id="sdpo",
+            target=told + "distilled",
+            options={"share": 1.0, "clip_low": 1.0, "clip_high": 1.0},
+            loss=LOSS + "clipped_weight",
+            bounds={"share": SHARE} | CLIP,
+            summary="Distillation from the policy that was shown a success of the same group, token by token",
+            paper="Huebotter et al., Reinforcement Learning via Self-Distillation (SDPO), arXiv 2601.20802; without its feedback",
         ),
     ]

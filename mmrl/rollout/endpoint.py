@@ -60,7 +60,8 @@ class EndpointGenerator:
             for one, number in zip(inputs, numbers, strict=True)
             for k in range(group_size)
         ]
-        answers = self.policy.endpoint.ask(asked)
+        # a policy that has thought and not answered is wrong, as one that runs here is
+        answers = [getattr(answer, "thought", None) or answer for answer in self.policy.endpoint.ask(asked)]
         self._answered |= any(isinstance(answer, Answer) for answer in answers)
         if answers and not self._answered:
             raise UserError(f"the endpoint gave no answer: {answers[0]}")
@@ -80,5 +81,5 @@ class EndpointGenerator:
 def _completion(answer: Answer | NoAnswer) -> Completion:
     if isinstance(answer, NoAnswer):
         return Completion(token_ids=(), logprobs=(), finished=False, lost=str(answer))
-    tokens = OpaqueTokens(answer.text, answer.num_tokens)
+    tokens = OpaqueTokens(answer.whole, answer.num_tokens, answer.text)
     return Completion(token_ids=tokens, logprobs=(math.nan,) * len(tokens), finished=answer.finished)

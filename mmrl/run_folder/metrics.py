@@ -171,6 +171,7 @@ SECTIONS: tuple[tuple[str, tuple[Chart, ...]], ...] = (
             Chart(title="Loss of IQL's values", keys=("off_policy/expectile_loss",), zero=True, hint="Of an expectile of Q."),
             Chart(title="Actions above the value", keys=("off_policy/above_value",), zero=True, hint="Of the memory's, by Q."),
             Chart(title="Weight of imitated actions", keys=("off_policy/imitated_weight",), zero=True, hint="IQL's, on average."),
+            Chart(title="Loss of the critics of noise", keys=("off_policy/noise_value_loss",), zero=True, hint="DSRL-NA's."),
             Chart(title="Updates of the policy", keys=("off_policy/imitations",), zero=True, hint="In a step of the stage."),
             Chart(title="Loss of the gripper's critic", keys=("off_policy/gripper_loss",), zero=True, hint="Of its own Qs."),
             Chart(

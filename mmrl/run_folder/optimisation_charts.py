@@ -19,6 +19,12 @@ OPTIMISATION = (
         hint="With kl_target it rises while the KL is above the target, and falls while it is below.",
     ),
     Chart(
+        title="Weight of the entropy bonus",
+        keys=("entropy_coef",),
+        zero=True,
+        hint="adaptive_entropy turns it on in steps after those whose entropy is at most its target, and then lets it grow.",
+    ),
+    Chart(
         title="Optimiser steps",
         keys=("optimizer_steps",),
         zero=True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -58,7 +59,7 @@ def open_task(
         task.image_processing = model
     elif model is not None or frame is not None:
         task.image_processing = _image_processing(model, frame, min_pixels, max_pixels, trust_remote_code)
-    return OpenedTask(spec.id, task, weights, verifier_options, metric, judge)
+    return OpenedTask(spec.id, task, weights, verifier_options, metric, judge, model, trust_remote_code)
 
 
 def _image_processing(
@@ -88,15 +89,26 @@ class OpenedTask(OpenedVerifiers):
         options: Mapping[str, Mapping[str, Any]],
         metric: str,
         judge: Callable[[], Judge],
+        model: str | ImageProcessing | None = None,
+        trusted: bool = False,
     ) -> None:
-        """options: of verifiers. judge: makes the judge."""
+        """options: of verifiers. judge: makes the judge. model, trusted: see `mmrl.open_task`."""
         super().__init__(weights, options, judge)
+        self._model, self._trusted = model, trusted
         self.id, self.task, self.metric = id, task, metric
         self.splits: Sequence[str] = tuple(task.splits)
         self.image_processing = task.image_processing
         self.multi_turn, self.acts = has_environment(task), task.simulation is not None
         self._splits: dict[tuple[str, int], Indexable] = {}
         self._seen: tuple[Prompt | None, Sizes] = (None, ((), ()))
+
+    @functools.cached_property
+    def opening(self) -> str:
+        if not isinstance(self._model, str):
+            return ""
+        from mmrl.policies.vlm.image_processing import opening_of  # imports torch
+
+        return opening_of(self._model, self._trusted)
 
     def prompts(self, split: str = "train", seed: int = 0, *, answers: bool = True) -> Prompts:
         return OpenedPrompts(self.id, self._items(split, seed), None if answers else (split, operator.index(seed)))

@@ -11,6 +11,9 @@ from mmrl.config.sections import RunConfig, Section
 SWITCHES: Mapping[str, str] = {
     "importance_sampling_cap": "importance_sampling",
     "importance_sampling_floor": "importance_sampling",
+    "importance_sampling_normalise": "importance_sampling",
+    "gap_estimator": "gap_mask",
+    "gap_level": "gap_mask",
     "kl_horizon": "kl_target",
     "overlong_penalty": "overlong_buffer",
     "hint_shares": "hints",

@@ -29,6 +29,8 @@ class Position:
     """Steps finished in the stage."""
     source: dict[str, Any] = field(default_factory=dict)
     """`PromptStream.state` of this stage."""
+    data: dict[str, list[Any]] = field(default_factory=dict)
+    """Task -> fingerprint of this stage's prompts (`mmrl.data.fingerprint`)."""
     memory: dict[str, float] = field(default_factory=dict)
     """Values that the stage adapts: the KL coefficient, gradient norms."""
     figures: dict[str, dict[str, Any]] = field(default_factory=dict)

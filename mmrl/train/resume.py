@@ -12,6 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from mmrl.api.errors import UserError
 from mmrl.compute import ranks
+from mmrl.data.fingerprint import is_changed
 from mmrl.run_folder.reader import item_files, read_items, read_jsonl, step_of
 from mmrl.run_folder.writer import RunFolder
 from mmrl.train import checkpoint
@@ -47,6 +48,13 @@ def restore(run: Run, path: Path | None) -> None:
             f"may have trained on some of split {run.config.evaluate.split!r}; begin a new run, unless that doesn't matter",
             run.at.step,
         )
+    for label, was, now in ranks.broadcast_from_first(lambda: changed_data(run)):
+        run.warn(
+            f"prompts of {label}",
+            f"the training prompts of {label!r} are others than before, {was} then and {now} now, as its data has changed: the "
+            "run goes on with those of now; put the former data back and resume again, unless that is meant",
+            run.at.step,
+        )
     run.resume = (path, tensors)
 
 
@@ -56,6 +64,13 @@ def divided_anew(run: Run) -> list[str]:
     for row in read_items([*files.values()][-1]) if files else ():
         asked.setdefault(row["task"], set()).add(row["id"])
     return [label for label, ids in asked.items() if run.evaluator.heldout.others(run.setup.entries[label], ids)]
+
+
+def changed_data(run: Run) -> list[tuple[str, int, int]]:
+    """(label, number of prompts when the stage was last begun or resumed, number now) of tasks whose prompts have changed."""
+    was = run.at.data if run.at.source else {}  # of a stage that has begun
+    both = [(label, was[label], now) for label, now in run.setup.fingerprints(run.at.stage).items() if was.get(label)]
+    return [(label, before[0], now[0]) for label, before, now in both if is_changed(before, now)]
 
 
 def position_of(state: Mapping[str, Any], path: Path) -> Position:

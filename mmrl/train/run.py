@@ -20,6 +20,7 @@ from mmrl.evaluation.pairs import evaluator_of
 from mmrl.evaluation.results import Evaluation
 from mmrl.judge import Judge
 from mmrl.policies.policy import Policy
+from mmrl.policies.vlm.vision_cache import vision_cache
 from mmrl.registry import plugins
 from mmrl.rollout.collector import Collector, make_collector
 from mmrl.rollout.generate.sampling import SamplingParams
@@ -205,6 +206,8 @@ class Run:
                     self.steps.learner.load_state(self.resume[1])
                     self.steps.load_beside(self.resume[0])
         self.resume = None
+        if ranks.is_first():  # which writes it into checkpoints
+            self.at.data = self.setup.fingerprints(self.at.stage)
 
     def step(self, stage: Training) -> None:
         started = time.perf_counter()
@@ -212,7 +215,8 @@ class Run:
         self.clock.seconds = {"process": 0.0, "generate": 0.0, "judge": 0.0, "update": 0.0, "other": 0.0}
         if self.proof:
             self.proof.begin(self.policy)
-        metrics = run_step(self.steps, stage)
+        with vision_cache(self.config.train.vision_cache_mb << 20):
+            metrics = run_step(self.steps, stage)
         if self.proof:
             algorithm = self.setup.algorithms[self.at.stage]
             compares = algorithm is None or algorithm.compares

@@ -12,6 +12,7 @@ from mmrl.api.coordinates import ImageProcessing
 from mmrl.api.interfaces import Task
 from mmrl.api.specs import PolicySpec, VerifierSpec
 from mmrl.config.sections import RunConfig, SftStage, TaskConfig
+from mmrl.data.fingerprint import fingerprint
 from mmrl.data.prompts import Indexable, Splits
 from mmrl.data.selection import Subset
 from mmrl.judge.rewards import Weights
@@ -59,6 +60,11 @@ class Setup:
         """The prompts of a task from which a stage draws. stage: its index."""
         items, numbers = self.splits(label, self.config.stages[stage].split), self.chosen.get((stage, label))
         return items if numbers is None else Subset(items, numbers)
+
+    def fingerprints(self, stage: int) -> dict[str, list[Any]]:
+        """Task -> fingerprint of the prompts from which a stage draws. stage: its index."""
+        labels = self.config.weights(self.config.stages[stage])
+        return {label: fingerprint(self.prompts(stage, label), label) for label in labels}
 
     def set_image_processing(self, image_processing: ImageProcessing) -> None:
         """Set the policy's image processing on all tasks."""

@@ -76,6 +76,7 @@ BUILT_IN = [
         "rover",
         "sapo",
         "sdar",
+        "sdpo",
         "stable-reinforce",
         "trajectory-grpo",
         "vespo",
@@ -124,7 +125,7 @@ def plugin(site):
 
 
 def test_the_built_in_algorithms_are_these():
-    assert sorted(Registry(entry_points=[]).specs("algorithms")) == BUILT_IN and len(BUILT_IN) == 48
+    assert sorted(Registry(entry_points=[]).specs("algorithms")) == BUILT_IN and len(BUILT_IN) == 49
 
 
 def test_settings_reach_the_function_that_has_them():

@@ -64,7 +64,7 @@ def model(rollouts, seed=0):
     inside = torch.arange(longest)[None] < torch.tensor([r.length for r in rollouts])[:, None]
     made = {
         name: torch.tensor(rng.normal(-1, 0.5, (len(rollouts), longest)), dtype=torch.float32).where(inside, 0.0)
-        for name in ("logprobs", "entropy", "reference", "teacher", "values", "answers", "masked", "slopes", "told")
+        for name in ("logprobs", "entropy", "reference", "teacher", "values", "answers", "masked", "slopes", "told", "shown")
     }
     return made | {"bootstrap": torch.tensor(rng.normal(size=len(rollouts)), dtype=torch.float32)}
 
@@ -264,6 +264,7 @@ def test_a_bootstrap_is_for_what_the_environment_cut_off(keys, at_end):
         ("entropy_NT", "entropy"),
         ("slopes_NT", "slopes"),
         ("told_logprobs_NT", "told"),
+        ("shown_logprobs_NT", "shown"),
     ],
 )
 def test_what_is_measured_is_passed_on(signal, measured):
@@ -342,6 +343,7 @@ MODELS = {"logprobs", "reference"}
         ("otb", {}, [{"slopes"}]),
         ("rlsd", {}, [{"told", "logprobs"}]),
         ("sdar", {}, [{"told", "logprobs"}]),
+        ("sdpo", {}, [{"shown", "logprobs"}]),
         ("bi-level-gae", {}, [{"values"}]),
     ],
 )
@@ -352,7 +354,7 @@ def test_only_what_is_asked_for_is_made_and_all_of_it_in_one_pass(algorithm, key
 
 
 def test_every_signal_says_what_it_is():
-    assert set(MEASURED) < set(SIGNALS) and len(SIGNALS) == 23
+    assert set(MEASURED) < set(SIGNALS) and len(SIGNALS) == 24
     assert all(len(text) > 20 and not text.startswith("_") for text in SIGNALS.values())
     assert all(name.split("_")[-1] in ("N", "NR", "NT", "N4") for name in SIGNALS)
     shapes = {"N": (4,), "NR": (4, 1), "NT": (4, 2), "N4": (4, 4)}

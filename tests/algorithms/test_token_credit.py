@@ -1,4 +1,4 @@
-"""Credit of tokens by verl's optimal baseline and ms-swift's self-distillation, against what these gave, and slow loops."""
+"""Credit of tokens by verl's optimal baseline and self-distillation of ms-swift and TRL, against what these gave; slow loops."""
 
 import itertools
 import json
@@ -10,15 +10,18 @@ import pytest
 import torch
 
 from mmrl.algorithms.group_baselines import optimal_token_baseline
+from mmrl.algorithms.loss import LossInputs
 from mmrl.algorithms.presets import load_algorithm
 
-ROWS = [json.loads(line) for line in (Path(__file__).parents[1] / "golden" / "objectives.jsonl").read_text().splitlines()]
+GOLDEN = Path(__file__).parents[1] / "golden"
+ROWS = [json.loads(line) for line in (GOLDEN / "objectives.jsonl").read_text().splitlines()]
+SDPO = [json.loads(line) for line in (GOLDEN / "corrections.jsonl").read_text().splitlines() if '"trl-sdpo-' in line]
 TOKENS, TOLD = ([r for r in ROWS if name in r] for name in ("token_credit", "told_credit"))
 NAN = float("nan")
 
 
 def test_the_table_is_whole():
-    assert len(TOKENS) == 12 and len(TOLD) == 8
+    assert len(TOKENS) == 12 and len(TOLD) == 8 and len(SDPO) == 4
 
 
 def padded(rows):
@@ -60,6 +63,42 @@ def test_who_was_told_nothing_knows_nothing_better(id, settings):
         one.advantage(*(given[name] for name in one.needs)) for one in (load_algorithm(id, settings), load_algorithm("grpo", {}))
     )
     assert torch.equal(found[2:], plain[2:, None] * given["mask_NT"][2:]) and not torch.equal(found[:2], found[2:])
+
+
+@pytest.mark.parametrize("row", SDPO, ids=lambda row: row["name"])
+def test_the_first_update_of_sdpo_is_theirs(row):
+    """The rollouts without another success are left out."""
+    logits, taught, slopes = (torch.tensor(row[key], dtype=torch.float64) for key in ("logits", "taught", "slopes"))
+    mask, ids, has = torch.tensor(row["mask"]).bool(), torch.tensor(row["ids"])[..., None], torch.tensor(row["has"]).bool()
+    own = logits.requires_grad_()
+    logprobs = own.log_softmax(-1).gather(-1, ids)[..., 0]
+    shown = taught.log_softmax(-1).gather(-1, ids)[..., 0].where(has[:, None], NAN)
+    algorithm = load_algorithm("sdpo", {})
+    given = {"rewards_N": has.double(), "groups_N": torch.zeros(5, dtype=torch.int64), "shown_logprobs_NT": shown}
+    given |= {"logprobs_NT": logprobs.detach(), "mask_NT": mask}
+    credit = algorithm.advantage(*(given[name] for name in algorithm.needs))
+    assert credit.isnan().any(1).tolist() == (~has).tolist() and not credit[has][~mask[has]].any()
+    kept = mask & has[:, None]
+    known = {"old_logprobs_L": logprobs.detach()[kept], "advantages_L": credit[kept], "rollout_L": kept.nonzero()[:, 0]}
+    loss, _ = algorithm.loss(LossInputs(logprobs_L=logprobs[kept], lengths_N=kept.sum(1), **known))
+    loss.mean().backward()
+    np.testing.assert_allclose(own.grad, slopes, atol=2e-6)
+
+
+def test_a_share_of_sdpo_mixes_it_with_the_groups_advantage():
+    """Of two groups the second has no other success, and of the first the second completion; the last score failed."""
+    rewards, groups = torch.tensor([1.0, 0.0, 0.0, 0.0, NAN], dtype=torch.float64), torch.tensor([0, 0, 1, 1, 0])
+    shown = torch.tensor([[NAN, NAN], [-0.5, -0.1], *[[NAN, NAN]] * 2, [-1.0, -1.0]], dtype=torch.float64)
+    given = {"rewards_N": rewards, "groups_N": groups, "shown_logprobs_NT": shown, "logprobs_NT": torch.full((5, 2), -0.3)}
+    given["mask_NT"] = torch.tensor([[True, True], [True, True], [True, True], [True, False], [True, True]])
+    for share in (0.25, 1.0):
+        algorithm = load_algorithm("sdpo", {"share": share})
+        plain = load_algorithm("grpo", {}).advantage(rewards, groups)
+        found = algorithm.advantage(*(given[name] for name in algorithm.needs))
+        alone = [[NAN, NAN]] if share == 1 else [[(1 - share) * a.item()] * 2 for a in plain[:1]]
+        mixed = [[share * gain + (1 - share) * plain[1].item() for gain in (-0.2, 0.2)]]
+        nothing = [[NAN if share == 1 else 0.0] * 2] * 2
+        np.testing.assert_allclose(found, [*alone, *mixed, *nothing, [NAN, NAN]], atol=1e-6)
 
 
 @pytest.mark.parametrize("tail", [True, False])

@@ -184,6 +184,65 @@ def test_pixels_arrive_unchanged_and_large_images_are_shrunk():
     assert ChatEncoder()([{"role": "system", "content": "hello"}])[0] == [{"role": "system", "content": "hello"}]
 
 
+TOLD = [
+    # with a reasoning parser: SGLang and DeepSeek, vLLM and OpenRouter; both at once, as vLLM 0.11
+    (completion("9", reasoning_content="A loop."), "<think>A loop.</think>9", "9"),
+    (completion("9", reasoning="A loop."), "<think>A loop.</think>9", "9"),
+    (completion("9", reasoning="A loop.", reasoning_content="A loop."), "<think>A loop.</think>9", "9"),
+    (completion("9", reasoning_content="</think> ends it."), "<think></think> ends it.</think>9", "9"),
+    # without one, where the chat template has begun the thinking or the model
+    (completion("A loop.\n</think>\n\n9"), "<think>A loop.\n</think>9", "9"),
+    (completion("<think>\nA loop.</think>9"), "<think>\nA loop.</think>9", "9"),
+    (completion('{"why": "</think>", "score": 3}'), '{"why": "</think>", "score": 3}', '{"why": "</think>", "score": 3}'),
+    # without thinking
+    (completion("9", reasoning_content=None), "9", "9"),
+    (completion("\n9", reasoning=""), "\n9", "\n9"),
+    (completion("9", reasoning={"effort": "low"}), "9", "9"),
+]
+
+
+@pytest.mark.parametrize(("reply", "whole", "text"), TOLD)
+def test_what_a_model_thought_is_read_and_told_from_what_it_says(reply, whole, text):
+    """It was lost where a server split it off, and was a part of a judge's verdict where none did."""
+    answer, _ = read_reply(json.dumps(reply).encode())
+    assert (answer.whole, answer.text) == (whole, text)
+
+
+@pytest.mark.parametrize(
+    ("reply", "whole", "finished"),
+    [
+        (completion(None, "length", reasoning="A loop, or"), "<think>A loop, or", False),
+        (completion("", "length", reasoning_content="A loop, or"), "<think>A loop, or", False),
+        (completion("<think>A loop, or", "length"), "<think>A loop, or", False),
+        (completion(None, reasoning="A loop."), "<think>A loop.</think>", True),
+    ],
+)
+def test_thinking_without_an_answer_is_none_and_is_kept(reply, whole, finished):
+    with pytest.raises(NoAnswer, match="holds no answer" + ("" if finished else ".*cut it off before one")) as lost:
+        read_reply(json.dumps(reply).encode())
+    assert (lost.value.thought.whole, lost.value.thought.finished, lost.value.used) == (whole, finished, 14)
+
+
+@pytest.mark.parametrize(
+    "reply", [completion(None, reasoning="x", refusal="no"), completion("x", "content_filter", reasoning="x")]
+)
+def test_a_refusal_behind_thinking_is_no_thought(reply):
+    with pytest.raises(NoAnswer) as lost:
+        read_reply(json.dumps(reply).encode())
+    assert lost.value.thought is None
+
+
+def test_answers_that_were_kept_before_thinking_was_are_found(tmp_path):
+    with stub_endpoint(faults=[body(json.dumps(completion("9", reasoning="A loop.")).encode())]) as stub:
+        kept = {"base_url": stub.url, "cache": str(tmp_path)}
+        first, again = (ChatEndpoint(model="m", **kept).ask([question()])[0] for _ in range(2))
+        assert first == again and again.whole == "<think>A loop.</think>9"
+        (file,) = tmp_path.rglob("*.json")
+        file.write_text('{"text": "8", "finished": true, "num_tokens": 1}')
+        assert ChatEndpoint(model="m", **kept).ask([question()]) == [Answer(text="8", finished=True, num_tokens=1)]
+        assert len(stub.bodies) == 1
+
+
 def test_counts_of_the_reply_are_not_believed_blindly():
     strange = completion("x") | {"usage": {"completion_tokens": "many", "total_tokens": -5}}
     assert read_reply(json.dumps(strange).encode()) == (Answer(text="x", finished=True, num_tokens=0), 0)

@@ -144,6 +144,36 @@ def test_the_length_is_bounded():
     assert is_too_expensive("7 " * (MAX_MATH // 2 + 1)) and not is_too_expensive("7 " * (MAX_MATH // 2))
 
 
+STEP = "So $x_1 = 3$ and (see above) \\boxed{3}? But this is more than seventy characters, I would say, and not yet the end.\n"
+LONG = STEP * (2 * MAX_MATH // len(STEP))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"<think>\n{LONG}</think>\n\nThe answer is \\boxed{{\\frac{{1}}{{2}}}}.",
+        f"<think>\n{LONG}</think>\n<answer>$0.5$</answer>",
+        f"{LONG}</think>1/2",  # in other trainers the prompt has the sign that begins the thinking
+        f"{LONG}Therefore \\boxed{{1/2}}",
+        f"<think>{'(note ' * 60}</think>$\\frac{{1}}{{2}}$",  # short, with brackets that don't close
+    ],
+)
+def test_the_answer_behind_a_long_thought_is_compared(text):
+    """Of texts of more than 20,000 characters nothing was read, so that whoever thought for long was never right."""
+    assert answers_match(text, "0.5") and not answers_match(text, "3")
+
+
+@pytest.mark.parametrize("text", [f"<think>\n{LONG}", f"<think>\n{LONG}</think>", "\\boxed{3}" + " 7" * MAX_MATH])
+def test_a_long_thought_without_an_answer_is_none(text):
+    assert parse_math(text) == []
+
+
+def test_what_is_read_of_a_long_text_begins_with_a_line():
+    """Else the words between two formulas could stand between dollars."""
+    line = "$1$ is 2 and $3$ is 4"
+    assert parse_math(f"{line} " * 2000) == [] and parse_math(f"{line}\n" * 2000) == parse_math(line) != []
+
+
 def test_the_formulas_that_can_not_be_read_are_bounded():
     assert parse_math("$x_$ " * mathematics.MAX_TRIED) == ["x_"] and parse_math("$x_$ " * (mathematics.MAX_TRIED + 1)) == []
 
@@ -204,9 +234,10 @@ def test_deciding_takes_no_time_itself(unit):
 
 
 @pytest.mark.parametrize("unit", ["\\[", "\\(", "final answer is \\[", "$$ "])
-def test_no_text_takes_long_to_look_through(unit):
+@pytest.mark.parametrize("before", ["", "<think>" + "\\boxed{" * 9000 + "</think>\n", "x\n" * MAX_MATH])
+def test_no_text_takes_long_to_look_through(unit, before):
     start = time.process_time()
-    parse_math(unit * (MAX_MATH // len(unit)))
+    parse_math(before + unit * ((MAX_MATH - 1) // len(unit)))
     assert time.process_time() - start < 3
 
 

@@ -21,6 +21,8 @@ from mmrl.api.verifiers.parse import (
     only_answer,
     parse_number,
     parse_numbers,
+    short_answer,
+    thought,
 )
 
 TOKENS = ("<think>", "</think>", "<answer>", "</answer>", " ", "\n", "a")
@@ -50,11 +52,56 @@ def test_tags_and_the_format_are_those_of_the_published_patterns_on_every_short_
         ("<answer>5</answer><think>", None, "inside the thinking"),
         ("<think>a<answer>5</answer>", None, "inside the thinking"),
         ("<answer>" + "x" * 300_000 + "</answer>", None, "longer than"),
+        ("<think>I write <answer> and </answer>.</think>\n<answer>5</answer>", "5", ""),
+        ("<think>It is <answer>4</answer>? No.</think><answer>5</answer>", "5", ""),
+        ("<think>a</think><answer>4</answer><think>b</think><answer>5</answer>", None, "2 opening"),
+        ("<think>a</think><answer>4</answer></think><answer>5</answer>", None, "2 opening"),
+        ("<answer>4</answer></think><answer>5</answer>", None, "2 opening"),
+        ("\n<think>It is <answer>4</answer>, or", None, "inside the thinking"),
     ],
 )
 def test_the_only_answer(text, inside, why):
     found, told = only_answer(text)
     assert found == inside and why in told
+
+
+@pytest.mark.parametrize(
+    ("completion", "apart"),
+    [
+        ("7", ("", "7")),
+        ("<think>a</think>7", ("a", "7")),
+        ("a</think> 7", ("a", " 7")),
+        ("<think></think>7", ("", "7")),
+        ("<think>a</think>b<think>c</think>7", ("a</think>b<think>c", "7")),
+        ("7<think>a", ("a", "7")),
+        ("<|channel>thought\na<channel|>7", ("\na", "7")),
+        ("[THINK]a", ("a", "")),
+        ("", ("", "")),
+    ],
+)
+def test_thinking_is_told_from_what_is_said(completion, apart):
+    assert thought(completion) == apart
+
+
+@pytest.mark.parametrize(
+    ("completion", "tags", "found"),
+    [
+        ("<think>\nIt is 7, or <answer>8</answer>.\n</think>\n\n7", False, "7"),
+        ("<think>x</think><answer>7</answer>", False, "7"),
+        ("<think>" + "long " * 500 + "</think><answer>7</answer>", False, "7"),
+        ("<think>x</think>7", True, None),
+        ("<think>It is 7", False, None),
+        ("<|channel>thought\nIs it <answer>8</answer>?<channel|>7", False, "7"),
+        ("<|channel>thought\nIs it <answer>8</answer>?<channel|><answer>7</answer>", True, "7"),
+        ("<|channel>thought\nIt is <answer>7</answer>", True, None),
+        ("[THINK]Is it 8?[/THINK]7", False, "7"),
+        ("[THINK]It is 7", False, None),
+        ("It is 7, </think> or so", False, "It is 7, </think> or so"),
+    ],
+)
+def test_a_short_answer_stands_behind_the_thinking(completion, tags, found):
+    """Without tags the answer was the whole text, so that a model whose template opens the thinking was never right."""
+    assert short_answer(completion, tags, 100, 200)[0] == found
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,16 @@ def test_an_empty_table_is_refused(table):
         open_splits(table("empty.jsonl", 0), None, 0.2)
 
 
+def test_the_own_test_split_of_a_data_set_is_used_and_a_benchmark_is_one_split(table, tmp_path):
+    datasets = pytest.importorskip("datasets")
+    part = datasets.Dataset.from_list([{"n": n} for n in range(9)])
+    datasets.DatasetDict({"train": part, "validation": part.select(range(4))}).save_to_disk(tmp_path / "two")
+    _, chosen = open_splits(str(tmp_path / "two"), None, 0.3)
+    assert {split: list(numbers) for split, numbers in chosen.items()} == {"train": [*range(9)], "test": [*range(4)]}
+    _, chosen = open_splits(str(tmp_path / "two"), None, 1)
+    assert {split: list(numbers) for split, numbers in chosen.items()} == {"test": [*range(4)]}
+
+
 def test_a_data_set_without_a_test_split_is_one_table(table, tmp_path):
     datasets = pytest.importorskip("datasets")
     part = datasets.Dataset.from_list([{"n": n} for n in range(3)])

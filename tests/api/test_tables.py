@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tarfile
 import tracemalloc
 
 import numpy
@@ -221,6 +222,53 @@ def test_lines_are_read_in_parts(tmp_path, monkeypatch):
     (tmp_path / "t.csv").write_text("a,b\n1," + "x" * 100 + "\n")
     with pytest.raises(UserError, match=r"t\.csv is no table \(.*a line of more than 64 characters"):
         read_table(str(tmp_path / "t.csv"))
+
+
+@pytest.mark.parametrize("place", ["shards", "shards/train-000.tar"])
+def test_samples_of_webdataset_are_rows(tmp_path, place):
+    """A picture of each, whatever its suffix, and what its JSON holds."""
+    Image.new("RGB", (4, 4), "red").save(buffer := io.BytesIO(), "PNG")
+    (tmp_path / "shards").mkdir()
+    with tarfile.open(tmp_path / "shards" / "train-000.tar", "w") as shard:
+        for n in range(2):
+            said = json.dumps({"question": "What?", "boxes": [[1, n]]}).encode()
+            for name, data in ((f"{n:03}.png", buffer.getvalue()), (f"{n:03}.json", said), (f"{n:03}.txt", b"words")):
+                member = tarfile.TarInfo(name)
+                member.size = len(data)
+                shard.addfile(member, io.BytesIO(data))
+    table = read_table(str(tmp_path / place))
+    assert sorted(table.columns) == ["__key__", "boxes", "image", "question", "txt"] and len(table) == 2
+    assert table[1] == {"__key__": "001", "image": buffer.getvalue(), "question": "What?", "boxes": [[1, 1]], "txt": "words"}
+
+
+def test_a_split_may_stand_behind_the_path(tmp_path):
+    import datasets
+
+    part = datasets.Dataset.from_list([{"n": n} for n in range(3)])
+    datasets.DatasetDict({"train": part, "test": part.select([2]), "testmini": part.select([1])}).save_to_disk(tmp_path / "d")
+    assert [row["n"] for row in read_table(f"{tmp_path}/d@test", split="train")] == [2], "and no other name of it"
+    (tmp_path / "a@b.jsonl").write_text('{"n": 1}\n')
+    assert len(read_table(str(tmp_path / "a@b.jsonl"))) == len(read_table(f"{tmp_path}/a@b.jsonl@train")) == 1
+    with pytest.raises(UserError, match=r"a@b\.jsonl is one table, without the split 'dev': leave @dev out"):
+        read_table(f"{tmp_path}/a@b.jsonl@dev")
+    with pytest.raises(UserError, match=r"data set .*d has no split 'dev': it has train, test, testmini"):
+        read_table(f"{tmp_path}/d@dev")
+    part.save_to_disk(tmp_path / "whole")
+    assert len(read_table(f"{tmp_path}/whole@train")) == 3
+    with pytest.raises(UserError, match=r"data set .*whole was saved without splits: leave @dev out"):
+        read_table(f"{tmp_path}/whole@dev")
+
+
+def test_a_torn_shard_is_fetched_again(tmp_path):
+    (tmp_path / "a.tar").write_bytes(b"0" * 700)
+    with pytest.raises(UserError, match=r"a\.tar can't be loaded: .*: the file may be torn, so fetch it again"):
+        read_table(str(tmp_path / "a.tar"))
+
+
+def test_where_a_picture_is():
+    assert resolve_image("data/rows.jsonl", "file:///tmp/a.png") == "/tmp/a.png"
+    with pytest.raises(ValueError, match=r"'https://a\.org/b\.png' is a URL: save it as a file first"):
+        resolve_image("rows.jsonl", "https://a.org/b.png")
 
 
 def test_pictures_within_lists_and_structures_stay_undecoded(tmp_path):

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 
 import pytest
 import torch
@@ -22,6 +23,8 @@ from mmrl.compute.rank_errors import shared_errors
 pytestmark = pytest.mark.slow
 
 
+ABORTED = Event()
+"""What stands for an abort of NCCL."""
 POOL = ThreadPoolExecutor(1)
 """For what goes on beside the main thread of the last case."""
 
@@ -82,9 +85,25 @@ def tensors():
     raise PluginError("the loss failed: mend it")
 
 
+def on_gpus():
+    """The second rank fails, and the first waits for it inside a call that only an abort ends, as NCCL's do."""
+    ranks.wake_by(ABORTED.set)
+    if ranks.rank() == 1:
+        raise PluginError("the loss failed: mend it")
+    assert ABORTED.wait(60), "nothing has ended the wait"
+    raise RuntimeError("NCCL communicator was aborted on rank 0")
+
+
+def all_on_gpus():
+    """No rank waits with tensors: what is saved at the end needs NCCL."""
+    ranks.wake_by(ABORTED.set)
+    raise UserError("the rate is too high: lower it")
+
+
 def come_of(case):
     """[what the rank raised, whether all ranks came to the end and could gather there once more]."""
     met = None
+    ABORTED.clear()
     try:
         with ranks.process_group(on_gpu=False):
             try:
@@ -96,11 +115,12 @@ def come_of(case):
                 if ranks.all_ranks_ending():
                     met = ranks.all_gather_object(ranks.rank())
     except (UserError, SystemExit, KeyboardInterrupt) as error:
-        return [f"{type(error).__name__}: {error}", met == [0, 1]]
-    return ["", met == [0, 1]]
+        return [f"{type(error).__name__}: {error}", met == [0, 1], ABORTED.is_set()]
+    return ["", met == [0, 1], ABORTED.is_set()]
 
 
-CASES = (alone, ahead, all_at_once, nobody, interrupted, tensors)  # the last leaves a collective that nobody can complete
+# the last leaves a collective that nobody can complete
+CASES = (alone, ahead, all_at_once, nobody, interrupted, on_gpus, all_on_gpus, tensors)
 
 if __name__ == "__main__":
     number, folder = int(sys.argv[1]), Path(sys.argv[2])
@@ -119,11 +139,14 @@ def test_an_error_of_one_rank_ends_the_others(tmp_path):
     finally:
         for rank in both:
             rank.kill()
-    first, second = (torch.load(tmp_path / f"{n}.pt") for n in (0, 1))
+    first, second = ({case: found[:2] for case, found in torch.load(tmp_path / f"{n}.pt").items()} for n in (0, 1))
     quiet = "SystemExit: 2"
     assert first["alone"] == ["PluginError: task 'birds' failed: mend it", True] and second["alone"] == [quiet, True]
     assert first["ahead"] == ["UserError: the disk is full: free some space", True] and second["ahead"] == [quiet, True]
     assert first["all_at_once"][0] == "UserError: the rate is too high: lower it" and second["all_at_once"][0] == quiet
     assert first["nobody"] == second["nobody"] == ["", True], "what was told is over"
     assert first["interrupted"] == second["interrupted"] == ["KeyboardInterrupt: ", True]
+    assert first["on_gpus"] == ["PluginError: the loss failed: mend it", True] and second["on_gpus"] == [quiet, True]
+    aborted = [{case for case, found in torch.load(tmp_path / f"{n}.pt").items() if found[2]} for n in (0, 1)]
+    assert aborted == [{"on_gpus"}] * 2, "the rank that failed has queued what the other doesn't complete"
     assert first["tensors"] == ["PluginError: the loss failed: mend it", True] and second["tensors"] == [quiet, True]

@@ -35,6 +35,7 @@ POLICIES = {
         },
     ),
     "gr00t": ("chunk", {"kind": "gr00t", "model": "tiny:gr00t:hidden=32,layers=1,chunk=3"}),
+    "gr00t_n1d6": ("chunk", {"kind": "gr00t", "model": "tiny:gr00t_n1d6:hidden=32,layers=1,chunk=3"}),
     "act": (
         "action",
         {

@@ -56,6 +56,7 @@ BUDGETS = {
     "pictures of a micro-batch": (0, 1),  # in each pass over more than two
     # a policy that acts, on a simulator beside it
     "a step of the environments": (4, 3),  # is the action finite, and a number; what is drawn; what came of it
+    "a call of a vision-language model that acts": (1, 3),  # are the actions finite; its text, what follows from sizes, seeds
     "a step of processes": (0, 1),  # what they show and say, from pinned memory
     "packing a micro-batch of calls": (0, 2),  # of them, and their rows of the observations
     "a micro-batch of calls": (0, 0),
@@ -77,6 +78,7 @@ FAMILIES = {
 """Family -> waits in a micro-batch, at most; those of the last are transformers' own."""
 ACTING = {
     "gr00t": ("tiny:gr00t:hidden=32,layers=1,chunk=3", 1),
+    "gr00t_n1d6": ("tiny:gr00t_n1d6:hidden=32,layers=1,chunk=3", 1),
     "vla": ("tiny:openvla:hidden=32,layers=1", 1),
     "pi05": ("tiny:pi05:hidden=32,layers=1,chunk=3", 2),  # the state, which is words of its prompt
     "pi0": ("tiny:pi0:hidden=32,layers=1,chunk=3", 1),
@@ -161,12 +163,23 @@ def test_a_call_of_a_policy_that_acts_is_waited_for_as_a_whole(device, tmp_path,
     (tmp_path / "stats.json").write_text(json.dumps(statistics))
     options = {"dims": 4, "statistics": str(tmp_path / "stats.json"), "gripper": "open-positive"}
     options |= OPTIONS.get(kind, {"chunk": 2, "state": 8})
-    policy = make_policy(PolicyConfig(kind=kind, model=model, options=options), device="cuda")
+    policy = make_policy(PolicyConfig(kind=kind.removesuffix("_n1d6"), model=model, options=options), device="cuda")
     policy.take_units("x", "y", ActionSpec(dims=4, gripper=3, units=(0.5, 2.0, 4.0, 1.0)))
     texts = ["reach", "go to the red cube", "reach"]
     images = {"front": torch.zeros(3, size, size, 3, dtype=torch.uint8, device="cuda")}
     seen = Observation(images=images, state=torch.rand(3, 8).cuda(), instructions=texts)
     assert cost(device, policy.act, seen, torch.arange(3), torch.zeros(3, dtype=torch.int64), 1.0)[0] == waits
+
+
+@pytest.mark.parametrize("options", mostly_slow([{"decoding": "one-by-one", "state": 8}, {"chunk": 2}], everyday=1), ids=str)
+def test_a_call_of_a_vision_language_model_that_acts_brings_over_its_text_and_what_follows_from_sizes(device, options):
+    """And the seeds of what is drawn. Its pictures are there; its prompts have several lengths."""
+    model = "tiny:qwen2_5_vl:hidden=32,layers=1"
+    policy = make_policy(PolicyConfig(kind="vla", model=model, options={"dims": 2, "bins": 16, **options}), device="cuda")
+    images = {"front": torch.zeros(3, 64, 64, 3, dtype=torch.uint8, device="cuda")}
+    seen = Observation(images=images, state=torch.rand(3, 8).cuda(), instructions=["reach", "go to the red cube", "reach"])
+    found = cost(device, policy.act, seen, torch.arange(3), torch.zeros(3, dtype=torch.int64), 1.0)
+    assert found == BUDGETS["a call of a vision-language model that acts"]
 
 
 @pytest.mark.slow

@@ -22,7 +22,8 @@ CASES = {
     "mean weights, a reference and an evaluation": {
         "stages": [
             {**SFT, "ema_decay": 0.5},
-            {**RL, "kl_coef": 0.1, "reference_every": 1, "epochs": 2, "importance_sampling": "truncate", "stop_kl": 1.0},
+            {**RL, "kl_coef": 0.1, "reference_every": 1, "epochs": 2, "stop_kl": 1.0}
+            | {"importance_sampling": "truncate", "importance_sampling_normalise": True},
         ],
         "evaluate": {"num_prompts": 4, "num_samples": 2, "temperature": 1.0, "blank_images": True},
     },
@@ -33,6 +34,11 @@ CASES = {
         "stages": [{**RL, "prompts_per_step": 4, "steps": 1, "kl_coef": 0.1, "kl_in": "reward"}],
         "train": {"threads": 1, "packing": "per-completion", "micro_batch_tokens": 120, "gradient_checkpointing": True},
         "generate": {"max_tokens": 10, "top_p": 0.9, "top_k": 40},
+    },
+    "adapters beside a frozen tower, whose sight is kept": {
+        "policy": {"model": MODEL, "lora": {"rank": 2}},
+        "tasks": [MIXED],
+        "stages": [{**RL, "steps": 1, "kl_coef": 0.1, "epochs": 2, "minibatches": 2}],
     },
     "a conversation, imitation and a teacher": {
         "tasks": [{"id": "asks_again/colour"}],

@@ -46,6 +46,8 @@ WITHOUT = {
     **dict.fromkeys((f"mmrl.api.annotations.{name}" for name in READ), OPTIONS),
     "mmrl.api.simulators.processes.child.serve": CHANNEL,
     "mmrl.api.simulators.processes.process.Process": CHANNEL,
+    "mmrl.api.tasks.data_sets.load_data_set": "`read_table` calls it",
+    "mmrl.api.tasks.data_sets.load_parquet": "`read_table` calls it",
     "mmrl.api.transfer.Pinned": "a part of `upload`, whose example runs it",
     "mmrl.api.transfer.stream_of": "a key of caches on a GPU",
 }

@@ -80,6 +80,7 @@ prompts_per_step = 4
 group_size = 2
 algorithm = "ppo"
 kl_coef = 0.1
+adaptive_entropy = {}
 stop_kl = 1.0
 off_policy_mask = 9.0
 gap_mask = 9.0
@@ -254,7 +255,7 @@ def test_metrics(run: Path, full: Path, acted: Path, ahead: Path, remembered: Pa
         "off_policy/offline",
         "off_policy/novelty",
         "off_policy/action_size",
-        "off_policy/imitated_weight",
+        *("off_policy/imitated_weight", "off_policy/noise_value_loss"),
         *("off_policy/gripper_loss", "off_policy/gripper_changes"),
         "interrupted/share",
         "interrupted/versions",

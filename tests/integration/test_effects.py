@@ -40,7 +40,7 @@ from mmrl.config.load import parse_config
 from mmrl.config.parts import part_of
 from mmrl.config.sections import STAGES, RunConfig
 from mmrl.policies import compiling, gradient_checkpointing
-from mmrl.policies.vlm import coordinate_formats, tiny
+from mmrl.policies.vlm import coordinate_formats, tiny, vision
 from mmrl.policies.vlm.tiny import qwen
 from mmrl.rollout.generate.local import LocalGenerator
 from mmrl.rollout.turns import ConversationCollector
@@ -276,6 +276,8 @@ class Ran:
     """Bytes that backward passes found in memory."""
     in_host: int = 0
     """Tensors that were moved to the host's memory."""
+    looked: int = 0
+    """Pictures that the vision tower looked at."""
     sdpa: int = 0
     threads: set[int] = field(default_factory=set)
 
@@ -435,6 +437,13 @@ def watch(m, found):
 
     m.setattr(gradient_checkpointing, "_to_host", counted(gradient_checkpointing._to_host))
     m.setattr(Offload, "leave", counted(Offload.leave))
+    seen = vision._seen
+
+    def looked(tower, patches, grids, **given):
+        found.looked += len(grids)
+        return seen(tower, patches, grids, **given)
+
+    m.setattr(vision, "_seen", looked)
 
     def traced(forward):  # what inductor makes of it takes a minute
         found.compiled.add(forward)
@@ -603,6 +612,11 @@ def metric(name):
     return lambda a, b: None not in [*a.metric(name), *b.metric(name)] and a.metric(name) != b.metric(name)
 
 
+def bonus(a):
+    """The weights of the entropy bonus, step by step."""
+    return [round(weight, 6) for weight in a.metric("entropy_coef") if weight is not None]
+
+
 def column(name):
     """That column of the recorded rollouts is another."""
     return lambda a, b: [r[name] for r in a.rollouts] != [r[name] for r in b.rollouts]
@@ -694,7 +708,7 @@ def graphs_refused(m):
 
 
 def rough(m, sign=-1):
-    """A sampler whose log-probabilities are off by 0.05 nats, up and down, or with sign 1 always up."""
+    """A sampler whose log-probabilities are off by 0.05 nats, up and down, or with sign 1 always up, with more ever more."""
     generate = LocalGenerator.generate
 
     def shaken(self, *args):
@@ -904,6 +918,7 @@ WEIGHED = {
     S + "steps": 6,
 }
 STEADY = {**EASY, S + "entropy_control": {"target": 100.0}}
+RISING = {**EASY, S + "entropy_coef": 0.2, S + "adaptive_entropy": {"target": 100.0}}
 ARCHER = {S + "algorithm": "archer", S + "turn_critic": {"updates": 3, "batch_size": 8, "hidden": [8]}}
 DIGIRL = {
     S + "algorithm": "digirl",
@@ -999,12 +1014,54 @@ OF_RL = {
         to=1.0, also={S + "importance_sampling": "truncate"}, patch=rough, seen=learns, why="smaller weights are raised to it"
     ),
     "importance_sampling_level": Effect(
-        to="sequence",
+        to=["sequence", "geometric"],
         each=True,
         also={S + "importance_sampling": "truncate", S + "importance_sampling_cap": 1.02},
         patch=rough,
         seen=learns,
         why="ratios of whole answers",
+    ),
+    "importance_sampling_normalise": Effect(
+        to=True,
+        also={S + "importance_sampling": "mask", S + "importance_sampling_cap": 1.02},
+        patch=rough,
+        seen=learns,
+        why="masked weights are divided by their mean",
+    ),
+    "gap_estimator": Effect(
+        to=["k2", "k3"],
+        each=True,
+        also={S + "gap_mask": 0.04},
+        patch=lambda m: rough(m, sign=1),
+        seen=lambda a, b: learns(a, b) and set(b.metric("importance/apart_share")) == {0.0},
+        why="half the square of the gap isn't above it",
+    ),
+    "gap_level": Effect(
+        to=["sum", "max", "token"],
+        each=True,
+        also={S + "gap_mask": 0.08},
+        patch=lambda m: rough(m, sign=1.2),  # of four tokens the mean is 0.067, and the largest 0.086
+        seen=lambda a, b: learns(a, b) and sum(b.metric("importance/apart_share")) > sum(a.metric("importance/apart_share")),
+        why="the sum or the largest gap is above it, and not the mean",
+    ),
+    "adaptive_entropy": Effect(
+        to={"target": 100.0},
+        also=EASY,
+        seen=both(bonus, [], [0.0, 0.005, 0.01]),
+        why="a bonus, once an update has measured the entropy",
+    ),
+    "adaptive_entropy.target": Effect(to=1e-3, also=RISING, seen=metric("entropy_coef"), why="the entropy is above it: no bonus"),
+    "adaptive_entropy.delta": Effect(
+        to=0.1, also=RISING, seen=both(bonus, [0.0, 0.205, 0.21], [0.0, 0.3, 0.4]), why="it grows faster"
+    ),
+    "adaptive_entropy.least": Effect(
+        to=0.15,
+        also={**RISING, S + "adaptive_entropy": {"target": 5.9815, "delta": 0.19}},  # entropies of 5.9824, 5.9805 and 5.9786
+        seen=both(bonus, [0.0, 0.0, 0.2], [0.0, 0.0, 0.34]),
+        why="it shrinks no further",
+    ),
+    "adaptive_entropy.most": Effect(
+        to=0.207, also=RISING, seen=both(bonus, [0.0, 0.205, 0.21], [0.0, 0.205, 0.207]), why="it grows no further"
     ),
     "gap_mask": Effect(
         to=0.049,
@@ -1712,6 +1769,27 @@ OF_OFF_POLICY |= {
     "offline_steps": Effect(to=1, also=OFFLINE, seen=learns, why="nothing is played at first"),
     "offline_updates": Effect(to=3, also={**OFFLINE, S + "offline_steps": 1}, seen=learns, why="fewer updates at first"),
 }
+ALIASES = {
+    "policy": {
+        "kind": "steered",
+        "model": "mlp",
+        "options": {
+            "base": {
+                "kind": "diffusion",
+                "model": "tiny:diffusion:width=8,horizon=4,moments=1,times=2,pictures=0",
+                "options": {"dims": 2, "chunk": 2, "state": 2, "scheduler": "DDIM"},
+            },
+            "hidden": [8],
+        },
+    },
+    S + "steps": 3,
+    S + "noise_aliasing": {},
+}
+OF_OFF_POLICY |= {
+    "noise_aliasing": Effect(to={}, seen=refused("noise_aliasing"), why="this policy chooses no noise"),
+    "noise_aliasing.updates": Effect(to=1, also=ALIASES, seen=learns, why="the policy follows critics of noise that know less"),
+    "noise_aliasing.base_steps": Effect(to=1, also=ALIASES, seen=learns, why="the base plays alone at first"),
+}
 GRIPS = {
     "tasks": [TURN | {"options": {**TURN["options"], "gripper": True}}],
     "policy.options.state": 3,
@@ -2175,6 +2253,12 @@ ENTRIES = {
         also=SGD,
         seen=lambda a, b: same(a, b) and a.compiled == set() and len(b.compiled) == 2,
         why="layers of the language model and the vision tower are compiled, and the same result",
+    ),
+    "train.vision_cache_mb": Effect(
+        to=0,
+        also=SGD | LORA,
+        seen=lambda a, b: same(a, b) and b.looked > a.looked > 0,
+        why="the tower looks at a picture in each pass, and the same result",
     ),
     "train.threads": Effect(
         to=2,

@@ -33,7 +33,7 @@ ROUGH = {"muon": 3e-3, "muon, sharded": 3e-3, "bfloat16": 2e-2, "float16": 2e-2}
 order."""
 SOME = (
     *("plain", "replicated", "kl", "lora", "ppo apart", "stages", "texts alone", "clips", "one", "broken", "stale", "slow"),
-    *("resumed", "acts, vla", "float16", "smoke"),
+    *("resumed", "acts", "acts, vla", "float16", "smoke"),
 )
 """The cases that CI plays; of others each is near to one of them."""
 SPREAD = {"plain", "kl", "lora", "ppo apart", "ema", "bfloat16", "sgd", "muon, sharded", "acts, vla"}
@@ -158,6 +158,8 @@ ABOUT = {
     "kl": lambda found: max(column(found, "kl")) > 1e-4,
     "consistency": lambda found: sum(column(found, "consistency/paid_share")) > 0,
     "lora": lambda found: max(column(found, "kl")) > 0,
+    "stale": lambda found: 0 < max(column(found, "importance/apart_share")) < 1,
+    "stale, to the sampler": lambda found: 0 < max(column(found, "importance/drifted_share")) < 1,
     "float16": lambda found: min(column(found, "loss_scale")) > 1 and max(column(found, "grad_norm")) > 0,
     "clips": lambda found: (
         {"clip", "picture", "two", "large"} == {row["prompt_id"].split("-")[1] for row in found["trajectory"][1]}

@@ -53,7 +53,7 @@ def test_there_is_one_for_each_system_and_a_place_for_each_on_the_page():
             "rlpd",
             "hil-serl",
             "pa-rl",
-            "dsrl",
+            *("dsrl", "dsrl-na"),
         ),
         *(
             "vlac-critic",
@@ -89,6 +89,7 @@ SANDBOX = ("rrvf",)
 EVERYDAY = ("vlm-r1-rec", "jigsaw-r1", "gui-g1", "resfit")
 """An answer in words, a puzzle, a screen, a robot. The others run with the long tests."""
 LONG = ("v-irl", "simplevla-rl-libero", "dppo-robomimic", "webwise", "rl4vla", "rlinf-vla-grpo", "ript-vla", "videossr")
+LONG += ("dsrl-na",)
 """Those that take a quarter of a minute or more; another one has the same world."""
 
 
@@ -251,6 +252,11 @@ PUBLISHED = {
         {"updates": 30, "batch_size": 256, "learning_rate": 1e-4, "critic_learning_rate": 3e-4, "gamma": round(0.99**10, 3)}
         | {"capacity": 500_000 // 30, "critics": 2, "subset": 2, "hidden": [1024] * 3, "target_entropy": 0.0}
         | {"start_temperature": 1.0, "backup_entropy": False, "target_rate": 5e-3}
+    ],
+    # ajwagen/dsrl: cfg/robomimic/dsrl_can.yaml, of whose steps each is one in 4 environments
+    "dsrl-na": [
+        {"updates": 20 // 4, "batch_size": 256, "learning_rate": 3e-4, "gamma": 0.99, "critics": 2, "subset": 2}
+        | {"hidden": [2048] * 3, "target_entropy": 0.0, "backup_entropy": True, "target_rate": 5e-3, "starts_after": 1501 * 4}
     ],
     "pa-rl": [{"learning_rate": 2e-5, "weight_decay": 0.0, "conservative": 0.005, "high": 100.0, "low": 0.0, "bins": 128}],
     # cfg/robomimic/finetune/can/ft_ppo_diffusion_unet_img.yaml: 50 environments of 300 calls of 4 steps, 300 an episode

@@ -311,8 +311,8 @@ REFUSED = {
         r'stages\.0\.labels = "majority": rlsd tells the policy the answer, which is to be known: use grpo',
     ),
     "answers to prompts of other weights": (
-        {"compute": {"staleness": 1}, **stage(algorithm="sdar", importance_sampling="truncate")},
-        r"algorithm = 'sdar' reads prompts while compute\.staleness = 1 samples others",
+        {"compute": {"staleness": 1}, **stage(algorithm="sdpo", importance_sampling="truncate")},
+        r"algorithm = 'sdpo' reads prompts while compute\.staleness = 1 samples others",
     ),
     "a window of one step": (stage(reweight={"window": 1}), r"reweight\.window.*greater than or equal to 2"),
     "a Gaussian without width": (stage(curriculum={"width": 0}), r"curriculum\.width.*greater than 0"),
@@ -445,6 +445,23 @@ REFUSED = {
     ),
     "masks for imitation": (stage(perception={"coef": 0.1}, condition={}), r"perception is a part .* condition only imitates"),
     "entropy up and down": (stage(entropy_coef=0.1, entropy_penalty=0.1), r"entropy_penalty makes the entropy smaller and"),
+    "an entropy that rises and falls": (
+        stage(adaptive_entropy={}, entropy_penalty=0.1),
+        r"adaptive_entropy is a bonus in the algorithm's loss, and entropy_penalty steers the entropy too: drop one",
+    ),
+    "two rules for the entropy": (stage(adaptive_entropy={}, entropy_control={}), r"and entropy_control steers the entropy too"),
+    "a bonus for imitation": (
+        stage(adaptive_entropy={}, condition={}),
+        r"adaptive_entropy.*and condition only imitates: drop one",
+    ),
+    "a bonus that can't adapt": (
+        stage(adaptive_entropy={"least": 0.5, "most": 0.5}, entropy_coef=0.5),
+        r"adaptive_entropy\.least = 0\.5 is not below adaptive_entropy\.most = 0\.5: the weight lies between",
+    ),
+    "a bonus that begins elsewhere": (
+        stage(adaptive_entropy={"least": 0.1}),
+        r"entropy_coef = 0 is where adaptive_entropy begins, and not in adaptive_entropy\.least = 0\.1 to .*most = 1: change",
+    ),
     "noise of nothing": (stage(noisy={"level": 0}), r"stages\.0\.noisy\.level.*greater than or equal to 1"),
     "nothing but noise": (stage(noisy={"level": 1000}), r"stages\.0\.noisy\.level.*less than 1000"),
     "no noisy answers": (stage(noisy={"share": 0.0}), r"stages\.0\.noisy\.share.*greater than 0"),
@@ -482,6 +499,10 @@ REFUSED = {
     "the ratio of a whole answer without one": (
         stage(importance_sampling_level="sequence"),
         r'stages\.0\.importance_sampling_level = "sequence" has no effect with importance_sampling = "off": set that to',
+    ),
+    "the geometric mean of ratios without one": (
+        stage(importance_sampling_level="geometric"),
+        r'stages\.0\.importance_sampling_level = "geometric" has no effect with importance_sampling = "off": set that to',
     ),
     "a floor above 1": (stage(importance_sampling_floor=1.5), r"importance_sampling_floor.*less than or equal to 1"),
     "a mask of no gap": (stage(gap_mask=0.0), r"gap_mask.*greater than 0"),

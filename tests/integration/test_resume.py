@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from safetensors.torch import load_file
 
 import forked
 import runs
+from mmrl.registry import plugins
 from mmrl.testing.cases import mostly_slow
 from mmrl.train.update import loss_scale
 
@@ -86,6 +88,34 @@ def test_held_out_prompts_that_are_others_than_before_are_told(tmp_path):
         assert sum(note.startswith(said) for note in watcher.notes) == told
         errors = tmp_path / "toy" / "errors.jsonl"
         assert (errors.read_text().count(said) if errors.exists() else 0) == told
+
+
+def test_training_prompts_that_are_others_than_before_are_told_once(tmp_path, monkeypatch):
+    """As after a change of a table: a row that was corrected, or rows that are gone."""
+    colour = type(plugins.registry().make_task("toy/colour", {}))
+    prompts = colour.prompts
+
+    def cut(task, split, seed):
+        return [*prompts(task, split, seed)][: 12 if split == "train" else None]
+
+    def corrected(task, split, seed):
+        found = cut(task, split, seed)
+        return [*found[:-1], replace(found[-1], answer="corrected")] if split == "train" else found
+
+    config = runs.toy_config(tmp_path, stages=[{"kind": "rl", "steps": 6, "prompts_per_step": 1, "group_size": 2}])
+    with pytest.raises(KeyboardInterrupt):
+        runs.run(config, progress=runs.Silent(1))
+    count = len([*prompts(plugins.registry().make_task("toy/colour", {}), "train", 0)])
+    said = []
+    for given in (prompts, cut, cut, corrected):
+        monkeypatch.setattr(colour, "prompts", given)
+        watcher = runs.Silent(len(said) + 2)
+        with pytest.raises(KeyboardInterrupt):
+            runs.run(config, progress=watcher, resume=True)
+        said.append([note.partition(", as")[0] for note in watcher.notes if "training prompts" in note])
+    others = "the training prompts of 'toy/colour' are others than before"
+    assert said == [[], [f"{others}, {count} then and 12 now"], [], [f"{others}, 12 then and 12 now"]]
+    assert (tmp_path / "toy" / "errors.jsonl").read_text().count(others) == 2
 
 
 def test_the_state_of_a_kl_reference_and_of_several_epochs_survives(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from safetensors.torch import load_file
 
 import runs
 from mmrl.api.errors import UserError
+from mmrl.api.simulators.types import Observation
 from mmrl.config.load import parse_config
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.load import make_policy
@@ -29,6 +31,7 @@ BASE = {
 }
 STAGE = {"kind": "off-policy", "steps": 4, "prompts_per_step": 4, "updates": 2, "batch_size": 32, "critics": 3}
 STAGE |= {"hidden": [32, 32], "learning_rate": 3e-3, "start_temperature": 0.1}
+ALIASED: dict[str, Any] = {"noise_aliasing": {"updates": 2, "base_steps": 1}}
 TD3 = {"td3": {"warmup_updates": 3}, "start_temperature": 1.0}
 
 
@@ -73,15 +76,29 @@ def test_it_learns_to_turn_the_dial_by_noise_alone(tmp_path: Path, each: bool) -
     assert before < 0.4 and after > 0.6
 
 
-@pytest.mark.parametrize("way", [{}, TD3], ids=["soft actor-critic", "td3"])
+@pytest.mark.always
+@pytest.mark.slow
+def test_it_learns_to_turn_the_dial_by_noise_that_is_worth_what_its_actions_are(tmp_path: Path) -> None:
+    """DSRL-NA, with episodes of the base alone and of an expert, whose noise nobody knows. In half as many steps as above."""
+    keys = {**ALIASED, "offline": "expert", "offline_episodes": 30}
+    done = runs.run(config(tmp_path, prompts=100, steps=8, prompts_per_step=16, **keys)).path
+    before, after = (summary(done)[name]["dial/turn"]["value"] for name in ("before", "last"))
+    assert before < 0.4 and after > 0.7
+
+
+@pytest.mark.parametrize("way", [{}, TD3, ALIASED | {"interventions": 0.5}], ids=["soft actor-critic", "td3", "DSRL-NA"])
 def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path: Path, way: dict[str, Any]) -> None:
-    stage = {**way, "options": {"noise": 0.3 if way else 0.0, "each": True}}
+    """With DSRL-NA an expert takes over in some episodes."""
+    stage = {**way, "options": {"noise": 0.3 if way is TD3 else 0.0, "each": True}}
+    if "interventions" in way:
+        stage["options"]["base"] = {**BASE, "options": {**BASE["options"], "chunk": 1}}
     whole = runs.run(config(tmp_path, "whole", **stage)).path
     broken = config(tmp_path, "broken", **stage)
     with pytest.raises(KeyboardInterrupt):
         runs.run(broken, progress=runs.Silent(stop_after=2))
     resumed = runs.run(broken, resume=True).path
-    for file in ("learner.safetensors", "memory.safetensors", "policy/acting.safetensors"):
+    files = ("scenes.safetensors", "offline.safetensors", "offline-scenes.safetensors") if "interventions" in way else ()
+    for file in ("learner.safetensors", "memory.safetensors", "policy/acting.safetensors", *files):
         one, two = load_file(last(whole) / file), load_file(last(resumed) / file)
         assert one.keys() == two.keys() and len(one) > 4, file
         assert all(torch.equal(one[name], two[name]) for name in one), file
@@ -102,6 +119,23 @@ def test_its_memory_has_noise_and_another_run_learns_from_it_and_it_is_evaluated
         runs.run(other)
     (found,) = evaluate_only(config(tmp_path, "first", steps=1), done, "last")
     assert found.value == summary(done)["last"]["dial/turn"]["value"]
+
+
+def test_its_memory_has_actions_where_noise_is_aliased_and_the_base_plays_first(tmp_path: Path) -> None:
+    """The actions are what the base does, two in a call: of itself in the first step of two, where the noise is larger than any
+    that is chosen here, and steered in the second."""
+    stage = ALIASED | {"steps": 2, "offline": "expert", "offline_episodes": 3, "options": {"reach": 0.01}}
+    done = runs.run(config(tmp_path, **stage)).path
+    memory, counts = load_file(last(done) / "memory.safetensors"), [row["metrics"] for row in runs.rows(done) if "metrics" in row]
+    first = int(counts[0]["off_policy/transitions"])
+    assert memory["actions"].shape[1] == 4 and memory["actions"].abs().max() <= 1
+    assert [row["off_policy/offline"] for row in counts] == [3, 3] or counts[0]["off_policy/offline"] > 3
+    policy: Any = make_policy(PolicyConfig(model=str(last(done) / "policy"), kind="steered"), device="cpu", seed=0)
+    states, zeros = memory["seen"][:, -2:], torch.zeros(len(memory["seen"]), 2)
+    shown = Observation(images={}, state=states, instructions=["turn"] * len(states))
+    still = policy.actions_of(shown, zeros)
+    far = (memory["actions"] - still).abs().amax(1)
+    assert far[:first].mean() > 1 and far[first:].mean() < 0.2
 
 
 def test_a_smoke_run_has_a_small_base(tmp_path: Path) -> None:
@@ -127,12 +161,25 @@ def test_a_base_that_is_gone_is_named_and_no_checkpoint_is_blamed(tmp_path: Path
         assert "checkpoint" not in str(caught.value) and "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("chunk", [1, 2])
+def test_a_saved_policy_says_how_many_actions_its_base_carries_out(tmp_path: Path, chunk: int) -> None:
+    base = {**BASE, "options": {**BASE["options"], "chunk": chunk}}
+    make_policy(config(tmp_path, options={"base": base}).policy, device="cpu", seed=0).save(tmp_path / "saved")
+    told = config(tmp_path, **ALIASED, interventions=0.5).model_dump(exclude_unset=True)
+    made = parse_config({**told, "policy": {"kind": "steered", "model": str(tmp_path / "saved")}})
+    with nullcontext() if chunk == 1 else pytest.raises(UserError, match=r"stages\.0\.interventions: .*options\.base\.options"):
+        resolve(made)
+
+
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
         ({"offline": "expert"}, "stages.0.offline: policy.kind = 'steered' chooses noise"),
         ({"interventions": 0.5}, "stages.0.interventions: policy.kind = 'steered' chooses noise"),
         ({"improve": {}, "start_temperature": 1.0}, "stages.0.improve: policy.kind = 'steered' chooses noise"),
+        (ALIASED | {"interventions": 0.5}, "one action at a time: set chunk = 1 in policy.options.base.options"),
+        (ALIASED | {"offline": __file__}, 'a memory has no pictures for the base to act on: use "expert" or "recorded"'),
+        (ALIASED | {"options": {"noise": 0.1}}, "and the soft actor-critic learns it: set td3, or drop policy.options.noise"),
         (TD3, "set policy.options.noise, such as 0.1, or drop td3"),
         ({"kind": "sft", "split": "warm"}, "train its base by imitation"),
     ],

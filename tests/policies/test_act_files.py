@@ -178,7 +178,7 @@ def test_options_that_cannot_be_meant_are_refused_in_one_line(options, said):
     [
         ("tiny:diffusion", "is no ACT: write tiny:act"),
         ("tiny:act:width=12", "width must be a multiple of 8"),
-        ("tiny:act:chunk=300", "chunk from 1 to 256"),
+        ("tiny:act:chunk=300", "chunk must be from 1 to 256"),
         ("tiny:act:depth=2", "'depth=2' is not understood: write tiny:act:width=32"),
         ("./nowhere", "is not a folder: give a folder or hub name of an ACT"),
     ],

@@ -22,7 +22,7 @@ from mmrl.rollout.endpoint import EndpointGenerator
 from mmrl.rollout.generate.sampling import SamplingParams
 from mmrl.rollout.turns import ConversationCollector
 from mmrl.ui.cli import main
-from stub_endpoint import body, status, stub_endpoint
+from stub_endpoint import body, completion, status, stub_endpoint
 
 DIGITS = "classification/digits"
 
@@ -193,6 +193,25 @@ def test_a_conversation_with_an_environment_is_sent_whole():
     ]
 
 
+def told(text, finish_reason="stop", **message):
+    return body(json.dumps(completion(text, finish_reason, **message)).encode())
+
+
+def test_environments_get_the_thinking_and_later_turns_don_t_read_it():
+    """With a reasoning parser it was lost, without one the endpoint was sent it again."""
+    thoughts = [told("1", reasoning="One."), told("Two.</think>\n\n2"), told("3")]
+    rollout, task, stub = episode(faults=thoughts)
+    assert task.log == ["<think>One.</think>1", "<think>Two.</think>2", "3", "closed"]
+    assert [t.text for t in rollout.turns] == task.log[:3] and rollout.length == 12
+    assert [m["content"] for m in stub.bodies[-1]["messages"] if m["role"] == "assistant"] == ["1", "2"]
+
+
+def test_thinking_that_is_cut_off_is_an_answer_cut_off_and_not_a_failure():
+    """A policy that runs here has thought and not answered, too, and is wrong."""
+    rollout, _, _ = episode(always=told(None, "length", reasoning="It is 7, or"))
+    assert (rollout.completion, rollout.status) == ("<think>It is 7, or", Status.TRUNCATED_LENGTH)
+
+
 def test_an_endpoint_that_fails_in_a_later_turn_loses_the_episode():
     def second(asked):
         if len(asked["messages"]) > 1:
@@ -216,5 +235,6 @@ def test_coordinates_need_a_frame_that_somebody_says(tmp_path):
 def test_tokens_of_an_answer_carry_its_text():
     tokens = OpaqueTokens("hello", 3)
     again = pickle.loads(pickle.dumps(tokens))
-    assert (len(again), again.text, again) == (3, "hello", tokens)
+    assert (len(again), again.text, again.said, again) == (3, "hello", "hello", tokens)
+    assert pickle.loads(pickle.dumps(OpaqueTokens("<think>a</think>9", 3, "9"))).said == "9"
     assert len(OpaqueTokens("hello", 0)) == 1 and len(OpaqueTokens("", 0)) == 0

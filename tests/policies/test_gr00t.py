@@ -16,9 +16,10 @@ from safetensors.torch import load_file, save_file
 from torch.nn.functional import gelu, layer_norm, relu, silu
 
 from mmrl.api.errors import UserError
+from mmrl.policies.gr00t.backbone import COSMOS, Network, backbone_config
 from mmrl.policies.gr00t.config import HeadConfig, TransformerConfig, head_config
 from mmrl.policies.gr00t.head import ActionHead
-from mmrl.policies.gr00t.network import COSMOS, Network, backbone_config, load_network
+from mmrl.policies.gr00t.network import load_network
 from mmrl.policies.gr00t.pictures import framing, resize_by_area
 
 SMALL = HeadConfig(
@@ -273,10 +274,10 @@ def test_weights_that_do_not_fit_are_refused(sound, tmp_path):
         with pytest.raises(UserError) as caught:
             load_network(tmp_path / name)
         assert str(caught.value) == f"policy.model: {str(tmp_path / name)!r}: {told}: {cure}"
-    with pytest.raises(UserError, match=r"can't be read: .*config.json.*: give a folder with a GR00T N1\.7$"):
+    with pytest.raises(UserError, match=r"can't be read: .*config.json.*: take a GR00T N1\.7 or N1\.6$"):
         load_network(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "gr00t_n1_5"}')
-    with pytest.raises(UserError, match=r"its config.json is of 'gr00t_n1_5', not of Gr00tN1d7: give a folder with a GR00T"):
+    with pytest.raises(UserError, match=r"its config.json is of 'gr00t_n1_5', not of Gr00tN1d7 or Gr00tN1d6: take a GR00T"):
         load_network(tmp_path)
 
 
@@ -293,7 +294,7 @@ def test_another_layout_is_refused():
     assert head_config({}).diffusion_model_cfg.width == 1536 and head_config({}).vl_self_attention_cfg.width == 2048
     whole = {"num_layers": 16, "num_attention_heads": 32, "attention_head_dim": 48, "output_dim": 1024}
     for table, told in (
-        ({"use_alternate_vl_dit": False}, "use_alternate_vl_dit = False, and only True can be read: take GR00T N1.7"),
+        ({"use_alternate_vl_dit": False}, "use_alternate_vl_dit = False, and only True can be read: take a GR00T N1.7"),
         ({"diffusion_model_cfg": {**whole, "norm_type": "layer_norm"}}, "diffusion_model_cfg.norm_type = 'layer_norm', and only"),
         ({"diffusion_model_cfg": {"num_layers": 2}}, "is not that of GR00T N1.7: "),
         ({"input_embedding_dim": 1024}, "diffusion_model_cfg is 1536 wide, and input_embedding_dim = 1024: make them equal"),

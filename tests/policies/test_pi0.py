@@ -245,7 +245,7 @@ def test_folders_that_are_no_pi0(tmp_path):
         with pytest.raises(UserError, match="is not a folder: give a folder or hub name of a pi0"):
             checked(name)
     checked("lerobot/pi0_base")
-    assert pi0_tiny.full_name("tiny:pi0", 7) == "tiny:pi0:hidden=64,layers=2,chunk=50,seed=7"
+    assert pi0_tiny.NAMES["pi0"].full_name("tiny:pi0", 7) == "tiny:pi0:hidden=64,layers=2,chunk=50,seed=7"
 
 
 def test_a_model_without_a_tokenizer_says_which_one_to_take(tmp_path):

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from transformers import processing_utils
 
 import vlm_cases as cases
 from mmrl.api.coordinates import CoordinateFormat
@@ -51,6 +52,15 @@ def test_sizes_and_coordinate_formats(family, size, coordinate_format):
     assert inputs.image_sizes == ((90, 60),) and inputs.model_sizes == (size,) and inputs.coordinate_format == coordinate_format
     grid = inputs.media["image_grid_thw"][0].tolist()
     assert inputs.ids.tolist().count(cases.policy(family).model.config.image_token_id) == grid[1] * grid[2] // 4
+
+
+def test_a_prompt_is_processed_without_a_warning(monkeypatch):
+    """Types of tokens were asked for where they come unasked, which transformers 5.24 calls deprecated."""
+    said = []
+    monkeypatch.setattr(processing_utils.logger, "warning_once", lambda text, *args: said.append(text))
+    for family in cases.FAMILIES:
+        cases.policy(family).encode(cases.prompt(1))
+    assert said == []
 
 
 def test_pixel_limits_change_what_the_model_sees():

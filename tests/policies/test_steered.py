@@ -76,11 +76,25 @@ def test_it_does_what_the_base_does_from_this_noise(kind: str, each: bool) -> No
     with torch.no_grad():
         base = policy.base.simulated(policy.base.choose(shown, told, 0.0)[0], shown)
     assert torch.equal(found.actions_nKA, base) and found.actions_nKA.shape == (N, CHUNK, DIMS)
+    assert torch.equal(policy.actions_of(shown, chosen.tanh()), base.flatten(1).clamp(-1, 1)), "as it is acted again later"
     again = policy.act(shown, SEEDS + 1, CALLS, 1.0)
     assert (again.actions_nKA - base).abs().max() > 1e-3, "noise changes nothing"
     still = policy.act(shown, SEEDS, CALLS, 0.0)
     assert torch.equal(still.actions_nKA, policy.act(shown, SEEDS + 1, CALLS, 0.0).actions_nKA)
     assert torch.equal(features[:, -STATE:], shown.state) and not any(p.requires_grad for p in policy.base.model.parameters())
+
+
+def test_a_base_that_nobody_steers_begins_with_standard_normal_noise_of_its_own_for_each_action() -> None:
+    policy, shown = steered(DIFFUSION, reach=0.2), seen()
+    ahead, numbers = policy.base.noise_shape
+    draw = CallRandomness(seeds_n=SEEDS, calls_n=CALLS)
+    told = Told(seeds_n=SEEDS + 9, calls_n=CALLS)
+    object.__setattr__(told, "start", draw.normal(0, ahead, numbers))
+    with torch.no_grad():
+        base = policy.base.simulated(policy.base.choose(shown, told, 0.0)[0], shown)
+        assert torch.equal(policy.unsteered(shown, draw), base)
+    many = CallRandomness(seeds_n=torch.arange(2000), calls_n=torch.zeros(2000, dtype=torch.int64)).normal(0, ahead, numbers)
+    assert many.std().item() == pytest.approx(1, abs=0.05) and (many[:, 0] - many[:, 1]).abs().mean() > 1
 
 
 @pytest.mark.parametrize("kind", mostly_slow(BASES, everyday=1))

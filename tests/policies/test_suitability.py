@@ -116,6 +116,7 @@ OTHERS = {
     **{kind: f"it is a {kind} model, which {TEXT}" for kind in ("llama", "qwen3")},
     **{kind: f"it is a {kind} model, {BOTH}" for kind in ("t5", "florence2", "pix2struct", "blip")},
     **{kind: f"it is a {kind} model, which {NONE}" for kind in ("vit", "clip")},
+    "Gr00tN1d6": 'it is a GR00T, which is a policy of its own: set policy.kind = "gr00t"',
     "Gr00tN1d7": 'it is a GR00T, which is a policy of its own: set policy.kind = "gr00t"',
     **{kind: f'it is a {kind}, which is a policy of its own: set policy.kind = "{kind}"' for kind in ("pi0", "pi05", "pi0_fast")},
     **{

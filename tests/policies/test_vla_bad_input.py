@@ -74,9 +74,10 @@ def test_adapters_of_another_base(name, saved, tmp_path, monkeypatch):
     other = saved / ("openvla" if name != "openvla" else "vla")
     wide = MODELS[name][1].replace("hidden=32", "hidden=64")
     cure = "give its own model as base_model_name_or_path in adapter_config.json"
+    instead = "take a GR00T" if name == "gr00t" else "give a folder"
     for base, said in (
         (wide, [f"and the layer of {wide!r} has", cure]),
-        (str(other), ["which their model", cure] if name in ("vla", "openvla") else [str(other), "give a folder"]),
+        (str(other), ["which their model", cure] if name in ("vla", "openvla") else [str(other), instead]),
         (str(tmp_path / "lost"), [f"the model of its adapters, {str(tmp_path / 'lost')!r} is not a folder: put it there"]),
     ):
         (folder / "adapter_config.json").write_text(json.dumps({**table, "base_model_name_or_path": base}))

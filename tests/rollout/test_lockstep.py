@@ -56,10 +56,12 @@ def collected(made, asked, group_size=1, sampling=SAMPLING):
 
 def test_a_prompt_that_comes_again_gives_further_episodes():
     first, second = prompts(2)  # a step of more prompts than a task has starts held each episode several times
-    played = [r.data.choices for r in collected(collector(), [first, second, first], 2)]
-    group = [r.data.choices for r in collected(collector(), [first], 4)]
+    asked = [([first, second, first], (0, 0, 1)), ([first], (2,))]  # by two learners
+    parts = [collected(collector(), own, 2, replace(SAMPLING, earlier=earlier)) for own, earlier in asked]
+    played = [r.data.choices for part in parts for r in part]
+    group = [r.data.choices for r in collected(collector(), [first], 6)]
     assert all(map(torch.equal, [*played[:2], *played[4:]], group)), "as the members of one larger group"
-    assert len({choices.numpy().tobytes() for choices in played}) == 6
+    assert len({choices.numpy().tobytes() for choices in played}) == 8
 
 
 def replayed(rollout, **options):

@@ -36,6 +36,7 @@ REPLAYED: dict[str, dict[str, Any]] = {
     },
     "xvla": {"kind": "xvla", "model": "tiny:xvla:hidden=32,layers=1,chunk=3", "options": FLOW},
     "gr00t": {"kind": "gr00t", "model": "tiny:gr00t:hidden=32,layers=1,chunk=3", "options": FLOW},
+    "gr00t_n1d6": {"kind": "gr00t", "model": "tiny:gr00t_n1d6:hidden=32,layers=1,chunk=3", "options": FLOW},
     "diffusion": {"kind": "diffusion", "model": "tiny:diffusion:width=8,horizon=4,times=2", "options": {**FLOW, "steps": 2}},
 }
 """Those of whose calls a part can be captured."""

@@ -76,6 +76,7 @@ ACTS = {
     "tasks": [{"id": "dial/turn", "options": {"reward": "own"}, "verifiers": {"dial/success": 1.0}}],
     "simulate": {"num_envs": 4},
 }
+FEW_STARTS = {"id": "dial/turn", "options": {"reward": "own", "n": 3}, "verifiers": {"dial/success": 1.0}}
 CASES: dict[str, dict[str, Any]] = {
     "plain": rl(),
     "smoke": rl(),
@@ -126,7 +127,8 @@ CASES: dict[str, dict[str, Any]] = {
         success_threshold=0.45,
     ),
     "broken": case(RL, tasks=()) | {"tasks": [{"id": "toy/broken-images", "options": {"folder": "OWN", "each": 16}}]},
-    "acts": case(RL | {"ratio": "action", "prompts_per_step": 5}) | ACTS,
+    # of fewer prompts than a step deals out: one comes to both ranks
+    "acts": case(RL | {"ratio": "action", "prompts_per_step": 5}) | ACTS | {"tasks": [FEW_STARTS]},
     "acts, ppo": case(RL | {"algorithm": "ppo", "group_size": 1, "prompts_per_step": 5, "minibatches": 2, "epochs": 2}) | ACTS,
     # one episode a step: half of the ranks have no call of their own
     "acts, vla": case(RL | {"prompts_per_step": 1, "group_size": 1, "algorithm": "reinforce++", "kl_coef": 0.1, "ema_decay": 0.5})
@@ -145,7 +147,10 @@ CASES: dict[str, dict[str, Any]] = {
     "muon": case(SFT | {"optimizer": "muon"}, **REPLICATED),
     "adafactor": case(SFT | {"optimizer": "adafactor"}, **REPLICATED),
     "muon, sharded": case(SFT | {"optimizer": "muon"}),
-    "stale": rl(importance_sampling="truncate", also={"compute": {"staleness": 1}, "checkpoint": {"every": 4}}),
+    "stale": rl(importance_sampling="truncate", gap_mask=0.005, also={"compute": {"staleness": 1}, "checkpoint": {"every": 4}}),
+    "stale, to the sampler": rl(
+        ratio_to="sampler", off_policy_mask=0.02, minibatches=2, also={"compute": {"staleness": 1}, "checkpoint": {"every": 4}}
+    ),
     "asked otherwise": rl(
         ["clip", "text", "picture"],
         steps=2,

@@ -177,6 +177,8 @@ def evaluation(far: float) -> dict[str, Any]:
         "low": value - 0.04,
         "high": value + 0.04,
         "n": 400,
+        "extra": {"episode/steps": 60 - 30 * far},
+        "intervals": {"episode/steps": [55 - 30 * far, 64 - 30 * far]},
     }
 
 

@@ -57,6 +57,21 @@ def rollouts(vlm: VLM, prompts, group: int = 4, longest: int = 9, seed: int = 0)
     return made
 
 
+def two_turns(vlm, text, pictures, said=9, answer=12):
+    """A conversation whose environment shows a picture; `prompt` with another text and so many pictures before it."""
+    asked = Prompt(id="p", messages=[user_message(text, *[picture(k, 56, 56) for k in range(pictures)])])
+    first = vlm.encode(asked)
+    ids = tuple(vlm.encode_completion("x" * said))
+    final, observed = vlm.extend(first, ids, [user_message("and now", picture(7))])
+    turns = (
+        Turn(observed_ids=tuple(first.ids.tolist()), token_ids=ids, logprobs=(-1.0,) * len(ids), text=""),
+        Turn(observed_ids=observed, token_ids=ids[:1] * answer, logprobs=(-1.0,) * answer, text=""),
+    )
+    rows = (first.media_rows, final.media_rows)
+    told = Conversation(prompt=asked, group=0, turns=turns, status=Status.FINISHED, inputs=first)
+    return replace(told, final_inputs=final, media_rows=rows)
+
+
 def credit(*advantages: float) -> Credit:
     """One advantage for each rollout."""
     return Credit(advantages=torch.tensor(advantages))

@@ -26,7 +26,7 @@ ALONE = {
     **{id: {W} for id in ("gspo", "gmpo", "vespo", "fipo")},  # all tokens of an answer in one pass
     "pacs": {W},
     **{id: {W} for id in ("rover", "otb")},  # the whole vocabulary
-    **{id: {W} for id in ("rlsd", "sdar")},  # answers in prompts
+    **{id: {W} for id in ("rlsd", "sdar", "sdpo")},  # answers in prompts
     "archer": {W},  # turns of a conversation
     "real": {W},
     "dcpo": {W, N, C},  # probabilities
@@ -86,7 +86,12 @@ def test_each_algorithm_learns_on_a_policys_tokens_or_is_refused_in_one_line(alg
 
 
 @pytest.mark.parametrize(
-    "keys", [{"off_policy_mask": 0.1}, {"gap_mask": 0.1}, {"importance_sampling_level": "sequence"}], ids=str
+    "keys",
+    [
+        *({"off_policy_mask": 0.1}, {"gap_mask": 0.1}, {"gap_mask": 0.1, "gap_level": "max"}),
+        *({"importance_sampling_level": level} for level in ("sequence", "geometric")),
+    ],
+    ids=str,
 )
 def test_what_weighs_whole_answers_is_for_words(keys):
     stage = RlStage(kind="rl", steps=1, importance_sampling="mask", **keys)
@@ -94,6 +99,11 @@ def test_what_weighs_whole_answers_is_for_words(keys):
     for token in set(TokenKind) - {W}:
         with pytest.raises(UserError, match=rf"^stages\.3\.{next(iter(keys))}.*is about whole completions[^\n]*{token.value}"):
             check_tokens("stages.3", "some", token, stage, None)
+
+
+def test_a_gap_of_tokens_is_for_all():
+    for token in TokenKind:
+        check_tokens("stages.3", "some", token, RlStage(kind="rl", steps=1, gap_mask=0.1, gap_level="token"), None)
 
 
 @pytest.mark.parametrize(

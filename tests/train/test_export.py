@@ -25,7 +25,7 @@ from mmrl.rollout.generate.local import LocalGenerator
 from mmrl.rollout.generate.sampling import SamplingParams
 from mmrl.run_folder.reader import read_run
 from mmrl.run_folder.writer import RunFolder
-from mmrl.train.export import export_run
+from mmrl.train.export import export_run, opening_in
 from mmrl.train.export.card import Card
 from mmrl.ui.cli import main
 
@@ -162,6 +162,23 @@ def test_the_lines_of_the_card_ask_it(made, tmp_path, monkeypatch, capsys, name)
     monkeypatch.chdir(tmp_path)
     exec(code, {})
     assert question in code and capsys.readouterr().out == policy.decode(expected.token_ids) + "\n"
+
+
+def test_the_lines_of_the_card_print_what_the_chat_template_opens(base, tmp_path):
+    """They printed the thoughts as if the answer began with them."""
+    folder = shutil.copytree(base, tmp_path / "thinker")
+    file = folder / "chat_template.jinja"
+    head = "assistant\n{% if enable_thinking is not defined or enable_thinking %}<think>\n{% endif %}{% endif %}"
+    file.write_text(file.read_text().replace("assistant\n{% endif %}", head))
+    config = runs.toy_config(tmp_path)
+    run = read_run(RunFolder.create(tmp_path / "run", to_dict(config), 0).path)
+    for switched, opening in (({}, "<think>\n"), ({"enable_thinking": False}, "")):
+        one = config.model_copy(update={"policy": config.policy.model_copy(update={"chat_template_kwargs": switched})})
+        assert opening_in(folder, one) == opening
+        text = Card(run, one, 2, "transformers", "pick", "tiny:qwen2_5_vl", opening=opening).text()
+        written = 'print("<think>\\n" + processor.decode(' if opening else "print(processor.decode("
+        assert written in text
+    assert opening_in(base, config) == "" == opening_in(tmp_path, config)
 
 
 @pytest.mark.parametrize(("first", "title"), [(0, "before training"), (1, "after step 1")])

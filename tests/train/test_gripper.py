@@ -156,7 +156,7 @@ def test_the_policy_s_update_leaves_the_gripper_alone_and_its_target_follows() -
     between = {name: x.clone() for name, x in agent.state().items()}
     changed = {name for name, x in before.items() if not torch.equal(x, between[name])}
     assert "actor/head.weight" in changed and not any("gripper" in name for name in changed)
-    agent.learn_beside(drawn, 0)
+    agent.learn_beside(drawn, torch.Generator(), 0)
     after = agent.state()
     for name in ("layers.0.weight", "layers.6.bias"):
         old, new = between[f"gripper_target/{name}"], after[f"actor/gripper.{name}"]

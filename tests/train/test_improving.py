@@ -17,6 +17,7 @@ from mmrl.train.update.candidates import OfFeatures, OfScenes
 from mmrl.train.update.improving import Improving
 from mmrl.train.update.learner import Learner
 from mmrl.train.update.replay import Drawn, draw_mixed
+from mmrl.train.update.scenes import BothScenes
 from remembered import both
 
 STAGE = {"kind": "off-policy", "steps": 1, "batch_size": 8, "updates": 2, "critics": 3, "subset": 2, "hidden": [16]}
@@ -27,8 +28,8 @@ SQUASHED = {"kind": "squashed", "model": "mlp", "options": {"dims": 1, "state": 
 
 def improving(policy: dict[str, Any] = SQUASHED, **keys: Any) -> Improving:
     made, stage = make_policy(PolicyConfig(**policy), device="cpu", seed=2), OffPolicyStage(**(STAGE | {"improve": HOW} | keys))
-    scenes = [both([4, 5, 3], 20)[1], both([6], 6)[1]]
-    source = OfFeatures(made, 6) if isinstance(made, Squashed) else OfScenes(made, 6, *scenes)
+    scenes = BothScenes(both([4, 5, 3], 20)[1], both([6], 6)[1])
+    source = OfFeatures(made, 6) if isinstance(made, Squashed) else OfScenes(made, 6, scenes)
     return Improving(Learner(made, stage), source, 2, 1, stage, 5)
 
 
@@ -48,7 +49,7 @@ def test_candidates_of_scenes_are_samples_of_the_policy_where_transitions_begin_
         for n in range(8):
             is_old = bool(some.places_n[n] < 0)
             place = (some.last_n if after else some.places_n)[n : n + 1]
-            scenes = source.offline if is_old else source.online
+            scenes = source.scenes.offline if is_old else source.scenes.online
             assert scenes is not None
             (row,) = scenes.rows_of(-1 - place if is_old else place, after)
             alone = Observation(images={}, state=features[n : n + 1], instructions=[""])

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from linear_qs import Linear
 from mmrl.api.errors import UserError
 from mmrl.config.sections import OffPolicyStage
 from mmrl.policies.actors import NoisyTanh, SquashedNormal
@@ -32,19 +33,6 @@ def learner(actor: SquashedNormal | None = None, features: int = 1, *, how: dict
     torch.manual_seed(3)
     stage = OffPolicyStage(**(STAGE | {"iql": how or {}} | keys))
     return Iql(actor or SquashedNormal(features, 1, hidden=(32, 32)), features, stage, 3)
-
-
-class Linear(nn.Module):
-    """(features, action) x weights: Qs [E, n], or without an action values [1, n]."""
-
-    def __init__(self, weights: torch.Tensor) -> None:
-        super().__init__()
-        self.weights = nn.Parameter(weights.clone())
-
-    def outputs(self, features: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
-        return torch.einsum("nf,ef->en", torch.cat([features, actions], 1), self.weights)
-
-    forward = outputs
 
 
 @pytest.mark.parametrize("row", ROWS, ids=range(len(ROWS)))

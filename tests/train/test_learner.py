@@ -403,6 +403,16 @@ def test_the_entropy_bonus():
     assert learner.state()["optimizer/w/exp_avg"].tolist() == pytest.approx([0.05 * p * (1 - p), -0.05 * p * (1 - p)])
 
 
+def test_the_weight_of_the_entropy_bonus_may_change():
+    learner = rl(Bandit(1.0, 0.0), adaptive_entropy={"target": 0.1}, learning_rate=1e-9)
+    assert learner.needs_every_rollout
+    assert learner.update([batch([0, 1], [0.0, 0.0])], 0)["loss"] == 0.0
+    learner.penalties.entropy_coef = 0.25
+    found = learner.update([batch([0, 1], [0.0, 0.0])], 0)
+    assert found["loss"] == pytest.approx(-0.25 * found["entropy"])
+    assert learner.state()["optimizer/w/exp_avg"].abs().max() > 0
+
+
 def test_which_updates_need_the_rollouts_without_an_advantage():
     policy = Bandit(0.0, 0.0)
     assert not sft(policy).needs_every_rollout and not rl(policy).needs_every_rollout
@@ -475,6 +485,23 @@ def test_the_ratio_of_a_whole_completion_is_the_product_of_its_tokens(rule, floo
     assert found["loss"] == pytest.approx(-sum(w * a for w, a in zip(weights, advantages, strict=True)) / 5)
     outside = sum(w in (0.0, 0.8, 2.0) for w in weights)
     assert found["importance/capped_share"] == pytest.approx(outside / 4)
+
+
+def test_normalised_weights_are_divided_by_their_mean_over_the_step():
+    """Probability one half here. Weights of 1.5, 2 (of 4), 0.5 and 1, whose mean is 1.25, in one mini-batch or two; the token
+    that nobody sampled keeps its own. The metric is the mean before the division."""
+    ratios, advantages = [1.5, 4.0, 0.5, 1.0, math.nan], [1.0, 10.0, 100.0, 1000.0, 1e4]
+    sampler, weights = [HALF - math.log(r) for r in ratios], [1.5 / 1.25, 2 / 1.25, 0.5 / 1.25, 1 / 1.25, 1.0]
+    keys = {"importance_sampling": "truncate", "importance_sampling_normalise": True, "gap_limit": 9.0}
+    whole = [batch([0] * 5, advantages, sampler, rollouts=range(5))]
+    halves = [batch([0] * len(s), advantages[s.start : s.stop], sampler[s.start : s.stop], rollouts=range(len(s)))
+              for s in (range(2), range(2, 5))]  # fmt: skip
+    for made, parts in ((whole, [range(5)]), (halves, [range(2), range(2, 5)])):
+        found = rl(Bandit(0.0, 0.0), **keys, learning_rate=1e-9).update(made, 0)
+        means = [sum(weights[i] * advantages[i] for i in part) / len(part) for part in parts]
+        assert found["loss"] == pytest.approx(-sum(means) / len(means), rel=1e-5)
+        assert found["logprob_gap"] > 0.1, "the first pass still measures it"
+    assert rl(Bandit(0.0, 0.0), **keys, epochs=2).update(whole, 0)["importance/mean"] == pytest.approx(1.25)
 
 
 def test_a_token_below_the_floor_is_masked_or_raised():

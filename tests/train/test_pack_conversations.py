@@ -6,8 +6,6 @@ import pytest
 import torch
 
 import vlm_cases as cases
-from mmrl.api.episodes import Conversation
-from mmrl.api.types import Prompt, Status, Turn, user_message
 from mmrl.policies.vlm.packed_rows import PackedRows
 from mmrl.policies.vlm.prompt_inputs import PromptInputs
 from mmrl.train.update.pack_conversations import pack
@@ -140,33 +138,20 @@ def test_two_threads_add_up_to_the_same_bits_every_time(family):
     assert all(torch.equal(g, gradients[0]) for g in gradients)
 
 
-def two_turns(vlm, text, pictures, said=9, answer=12):
-    """A conversation whose environment shows a picture; `cases.prompt` with another text and so many pictures before it."""
-    prompt = Prompt(id="p", messages=[user_message(text, *[cases.picture(k, 56, 56) for k in range(pictures)])])
-    first = vlm.encode(prompt)
-    ids = tuple(vlm.encode_completion("x" * said))
-    final, observed = vlm.extend(first, ids, [user_message("and now", cases.picture(7))])
-    turns = (
-        Turn(observed_ids=tuple(first.ids.tolist()), token_ids=ids, logprobs=(-1.0,) * len(ids), text=""),
-        Turn(observed_ids=observed, token_ids=ids[:1] * answer, logprobs=(-1.0,) * answer, text=""),
-    )
-    rows = (first.media_rows, final.media_rows)
-    told = Conversation(prompt=prompt, group=0, turns=turns, status=Status.FINISHED, inputs=first)
-    return replace(told, final_inputs=final, media_rows=rows)
-
-
 @pytest.mark.parametrize("pictures", [(1, 1), (1, 2), (2, 0), (0, 1)])
 @pytest.mark.parametrize("family", ["qwen2_5_vl", "gemma3", "internvl"])
 def test_a_conversation_under_another_prompt_is_read_as_if_it_had_begun_with_it(family, pictures):
     """As by hints, conditions and mismatched pairs."""
     vlm = cases.policy(family)
-    short, long = two_turns(vlm, "what", pictures[0]), two_turns(vlm, "what\n\nHint: twelve bananas" * 2, pictures[1])
+    short, long = cases.two_turns(vlm, "what", pictures[0]), cases.two_turns(vlm, "what\n\nHint: twelve bananas" * 2, pictures[1])
     for sampled, wanted in ((short, long), (long, short)):
         found = sampled.answering(wanted.prompt, wanted.inputs)
         assert found.media_rows == wanted.media_rows and found.off_policy
         for field in fields(PromptInputs):
             value, expected = (getattr(r.final_inputs, field.name) for r in (found, wanted))
-            if expected is None or field.name.endswith(("sizes", "format")):
+            if field.name == "pictures":  # each is numbered when it is processed
+                assert len(value) == len(expected)
+            elif expected is None or field.name.endswith(("sizes", "format")):
                 assert value == expected, field.name
             else:
                 torch.testing.assert_close(value, expected, rtol=0, atol=0, msg=field.name)

@@ -15,9 +15,11 @@ from mmrl.api.errors import PluginError, UserError
 from mmrl.api.media.clips import Clip
 from mmrl.api.seeds import derive
 from mmrl.api.types import Prompt, Score, Status, Turn, user_message
+from mmrl.compute import ranks
 from mmrl.config.sections import RlStage
 from mmrl.judge import weighted_score
 from mmrl.rollout.generate.sampling import SamplingParams
+from mmrl.train.metrics import StepTimer
 from mmrl.train.position import StepIndex
 from mmrl.train.sampling import rules
 from mmrl.train.sampling.dynamic_sampling import DynamicSampling
@@ -27,7 +29,7 @@ from mmrl.train.sampling.numbers import step_load
 from mmrl.train.sampling.oversampling import Oversampling
 from mmrl.train.sampling.prompts import append_text
 from mmrl.train.sampling.sampler import Sampler, collect_groups
-from mmrl.train.sampling.source import Prompts
+from mmrl.train.sampling.source import EncodedPrompt, Prompts, PromptSource
 
 
 class Numbers(Task):
@@ -166,7 +168,7 @@ class Step:
             Prompt(id=f"p{i}", task=task, messages=[user_message(f"p{i}", *films)], answer=self.answer)
             for (i, task), films in zip(asked, shown, strict=True)
         ]
-        return [(("place", i), p, encode(p)) for i, p in zip(numbers, prompts, strict=True)]
+        return [EncodedPrompt(("place", i), p, encode(p)) for i, p in zip(numbers, prompts, strict=True)]
 
     def __call__(self):
         self.found = self.sampler(self.upcoming(self.sampler.prompts), self.at)
@@ -459,6 +461,49 @@ def test_groups_that_a_rule_samples_again_are_in_its_order_those_of_further_prom
     monkeypatch.setattr(rules, "plugin_rules", lambda stage: [Again()])
     Step(script("1 0", "1 0", "1 0", **{f"p{i}!": "1 1" for i in range(3)}))()
     assert seen == [([2, 1, 0], ["p2!", "p1!", "p0!"])]
+
+
+# -- a prompt that comes again ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rank, count", [(0, 1), (0, 2), (1, 2), (2, 3)])
+def test_a_prompt_counts_how_often_all_learners_were_dealt_it_before(rank, count, monkeypatch):
+    """So that an episode in a simulator is another one, and the same for any number of learners."""
+    monkeypatch.setattr(ranks, "owns", lambda number: number % count == rank)
+    monkeypatch.setattr(ranks, "gather_sharded", lambda work, stub: [work().get(number) for number in range(7)])
+    setup = SimpleNamespace(prompts=lambda stage, label: [Prompt(id=n, messages=[user_message(n)]) for n in "xyz"])
+    config = SimpleNamespace(seed=0, tasks=[], weights=lambda stage: {"a": 1.0})
+    run = SimpleNamespace(config=config, setup=setup, at=SimpleNamespace(stage=0), collector=Collector({}))
+    read = PromptSource(run, RlStage(kind="rl", steps=1)).read(7, StepIndex(0, 0, 0), StepTimer())
+    assert [one and one.earlier for one in read] == [n // 3 if n % count == rank else None for n in range(7)]  # epoch by epoch
+
+
+def test_what_is_sampled_of_equal_prompts_is_told_apart_in_all_that_a_step_samples(monkeypatch):
+    """Groups of other learners count, which this one doesn't sample."""
+
+    class Again(SamplingRule):
+        phase = "select"
+
+        def __call__(self, groups, sample):
+            for n, group in enumerate(groups):
+                group.place, group.is_stub = ("a", n // 3), n == 0
+            sample.again(groups, lambda g: g.prompt)
+            return groups
+
+    class Further(SamplingRule):
+        phase = "score"
+
+        def __call__(self, groups, sample):
+            sample.complete(groups, [g.prompt for g in groups])
+            return groups
+
+    monkeypatch.setattr(rules, "plugin_rules", lambda stage: [Further(), Again()])
+    step = Step(script(*["1 0"] * 4), prompts_per_step=4)
+    found = step()
+    step.sampler.greedy(found.groups, step.at, StepTimer())
+    asked = [(prompts, how.earlier) for prompts, _, how, _ in step.collector.calls]
+    others = ["p1", "p2", "p3"]
+    assert asked == [(["p0", *others], ())] * 2 + [(others, (1, 2, 0))] * 3  # again, what completes that, and greedy
 
 
 # -- more prompts than are trained on -----------------------------------------------------------------------------------

@@ -863,6 +863,21 @@ def test_aepo_imitates_its_own_right_answers_at_a_temperature_that_moves_the_ent
     assert second["imitation/weight"] == 0.25 and second["imitation/loss"] == pytest.approx(0.25 * imitated.item(), rel=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("target", "weights", "kept"),
+    [(100.0, [0.0, 0.02 + 0.03, 0.02 + 0.06, 0.1], 0.1), (1e-3, [0.0] * 4, 0.0)],
+    ids=["below the target", "above it"],
+)
+def test_the_entropy_bonus_grows_while_the_entropy_is_below_its_target(target, weights, kept):
+    """The first step has measured nothing yet, and the weight is at most 0.1. Above the target it shrinks unused."""
+    rule = {"target": target, "delta": 0.03, "most": 0.1}
+    run = begun({"entropy_coef": 0.02, "adaptive_entropy": rule, "learning_rate": 1e-9}, {f"p{n}": "1 0 1 0" for n in range(12)})
+    found = [step(run) for _ in range(4)]
+    assert [f["entropy_coef"] for f in found] == pytest.approx(weights)
+    assert run.steps.learner.penalties.entropy_coef == pytest.approx(weights[-1])
+    assert run.at.memory == {"entropy_coef": pytest.approx(kept), "entropy": found[-1]["entropy"]}
+
+
 def test_aepo_imitates_nothing_where_no_answer_is_right():
     run = begun({"entropy_control": {}}, lambda p: ["0", "0!", "0.4", "0"])
     step(run)

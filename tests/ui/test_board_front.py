@@ -47,10 +47,38 @@ def test_numbers_read_as_in_the_report():
 def test_shares_are_drawn_as_shares_also_beside_those_of_older_runs(metrics, unit):
     rows = {name: [{"step": 1, "task": "t", "split": "test", "metric": name, "value": 0.5}] for name in metrics}
     store = "{put() {}, place: () => 0}"
-    chart = run(f"evaluations.evaluations(new Map(Object.entries(rows)), {store}, shares)", rows=rows, shares=[*figures.SHARES])
+    code = f"evaluations.evaluations(new Map(Object.entries(rows)), {store}, shares)"
+    (chart,) = run(code, rows=rows, shares=[*figures.SHARES])
     assert chart["unit"] == unit == figures.unit_of(*metrics)
     apart = len({figures.line_of(row) for of_run in rows.values() for row in of_run}) > 1
     assert chart["names"] == ([f"t {name} (test)" for name in metrics] if apart else ["t"]), "runs of one task share a line"
+
+
+@needs_node
+def test_outcomes_with_intervals_have_charts_with_these():
+    """Of a task that acts: its success is its metric, its last step has no interval of the success at the end, and nobody knows
+    that of `near`."""
+    rows = [
+        {
+            **{"step": step, "task": "t", "split": "test", "metric": "success", "value": at, "low": at - 0.1, "high": at + 0.1},
+            "extra": {"episode/success": at, "episode/success_at_end": at / 2, "episode/near": 3.0, "episode/steps": 7.0},
+            "intervals": {"episode/success": [0, 1], "episode/success_at_end": ends, "episode/near": [None, None]}
+            | {"episode/steps": [6.0, 8.0], "episode/gone": [0, 1]},
+        }
+        for (step, at), ends in zip(((1, 0.2), (2, 0.5)), ([0.05, 0.2], [None, None]), strict=True)
+    ]
+    code = """(() => { const kept = {};
+        const store = { put: (run, key, { step, value, low, high }) => { kept[key] = [step, value, low, high] }, place: () => 0 };
+        return [evaluations.evaluations(new Map([["r", rows]]), store, shares), kept] })()"""
+    charts, kept = run(code, rows=rows, shares=[*figures.SHARES])
+    titles = [(chart["title"], chart["unit"], chart.get("tall", False)) for chart in charts]
+    outcomes = [("Evaluation: success at end", "%", False), ("Evaluation: steps", "", False)]
+    assert titles == [("Evaluation", "%", True), *outcomes]
+    assert [chart["names"] for chart in charts] == [["t"]] * 3 and len({key for chart in charts for key in chart["keys"]}) == 3
+    assert kept[charts[1]["keys"][0]] == [[1, 2], [0.1, 0.25], [0.05, 0.25], [0.2, 0.25]]
+    assert kept[charts[2]["keys"][0]] == [[1, 2], [7, 7], [6, 6], [8, 8]]
+    damaged = [{**rows[0], "extra": None, "intervals": []}, {**rows[1], "extra": {"a": "b"}, "intervals": {"a": [1, 2]}}]
+    assert [chart["title"] for chart in run(code, rows=damaged, shares=[])[0]] == ["Evaluation"]
 
 
 @needs_node

@@ -159,7 +159,7 @@ def test_6_curves_of_a_run(visitor: Visitor) -> None:
     page = visitor.open("/")
     page.click('tr[data-run="first"] a')
     page.wait_for_function(CHARTS)
-    for title in ("Evaluation", "Reward", "Entropy", "Completion length"):
+    for title in ("Evaluation", "Evaluation: steps", "Reward", "Entropy", "Completion length"):
         visitor.sees(title)
 
 

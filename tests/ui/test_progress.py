@@ -22,7 +22,6 @@ from mmrl.ui.report import progress
 from mmrl.ui.report.eta import TimeEstimator
 from mmrl.ui.report.progress import IN_SIGHT, Show
 from mmrl.ui.report.terminal_panel import ASCII_BARS, COLOURS, STOPPING, Sample, panel, sparkline
-from mmrl.ui.report.text import thought
 
 
 @pytest.fixture
@@ -362,22 +361,6 @@ def test_a_rollout_without_a_score_or_of_gold_says_so():
     assert Sample.of_row({**ROW, "status": "finished", "score": {"value": None, "status": "lost"}}).outcome == "episode lost"
     assert Sample.of_row({**ROW, "status": "finished", "source": "gold"}).outcome == "score 0.5, gold completion"
     assert Sample.of_row({"step": 3}).asked == "", "whatever a row lacks"
-
-
-@pytest.mark.parametrize(
-    ("completion", "apart"),
-    [
-        ("7", ("", "7")),
-        ("<think>a</think>7", ("a", "7")),
-        ("a</think> 7", ("a", " 7")),
-        ("<think></think>7", ("", "7")),
-        ("<think>a</think>b<think>c</think>7", ("a</think>b<think>c", "7")),
-        ("7<think>a", ("a", "7")),
-        ("", ("", "")),
-    ],
-)
-def test_thinking_is_told_from_what_is_said(completion, apart):
-    assert thought(completion) == apart
 
 
 @pytest.mark.parametrize(

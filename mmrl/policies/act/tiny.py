@@ -13,29 +13,22 @@ from mmrl.api.errors import UserError
 from mmrl.policies.act.config import ACTConfig, read_config
 from mmrl.policies.acting.lerobot_config import ENVIRONMENT
 from mmrl.policies.acting.lerobot_processors import ACTION, STATE
-from mmrl.policies.names import tiny_sizes
+from mmrl.policies.names import Size, TinyNames
 
 FAMILY = "act"
-SIZES = {"width": 32, "chunk": 8, "layers": 1, "latent": 8, "pictures": 1}
+SIZES = {
+    "width": Size(32, 8, 1024, step=8),
+    "chunk": Size(8, 1, 256),
+    "layers": Size(1, 1, 16),
+    "latent": Size(8, 0, 256),
+    "pictures": Size(1, 0, 1),
+}
 """Width of the transformer; predicted actions; layers of each of its three parts; numbers of the latent, 0 for no VAE; 0 for a
 policy that reads the state alone."""
+NAMES = TinyNames(family=FAMILY, called="ACT", sizes=SIZES, others="a folder of one")
+parse = NAMES.parse
 SIDE = 64
 """Pixels of a picture."""
-
-
-def parse(name: str, seed: int) -> dict[str, int]:
-    """`tiny:act[:key=value,...]` -> its sizes and seed. Raises UserError for an unknown or invalid part."""
-    if name.split(":")[1] != FAMILY:
-        raise UserError(f"{name!r} is no ACT: write tiny:{FAMILY}, or a folder of one", key="policy.model")
-    _, sizes = tiny_sizes(name, SIZES, seed)
-    width, chunk, layers, latent, pictures = (sizes[key] for key in SIZES)
-    if width % 8 or not 8 <= width <= 1024 or not 1 <= chunk <= 256 or not 1 <= layers <= 16 or latent > 256 or pictures > 1:
-        raise UserError(
-            f"{name!r}: width must be a multiple of 8 from 8 to 1024, chunk from 1 to 256, layers from 1 to 16, latent from 0 to "
-            "256, pictures 0 or 1: change them",
-            key="policy.model",
-        )
-    return sizes
 
 
 def config(name: str, cameras: Sequence[str], state: int, dims: int) -> tuple[ACTConfig, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Folders of LeRobot's small policies: what is in one apart from the weights, its weights, and how both are written."""
+"""Folders of LeRobot's policies: what is in one apart from the weights, its weights, and how both are written for small ones."""
 
 from __future__ import annotations
 
@@ -81,10 +81,8 @@ class Layout:
             read = read_steps(files)
             processors = read[0] if read else None
             _check_pictures(config, processors)
-        except OSError as error:
-            raise UserError(f"{name!r} can't be read: {shorten(error, 300)}: {self.cure}", key="policy.model") from error
-        except UserError as error:
-            raise error if error.key else UserError(f"{name!r}: {error}: {self.cure}", key="policy.model") from error
+        except (OSError, UserError) as error:
+            raise unreadable(name, error, self.cure) from error
         return Checkpoint(name=name, table=table, config=config, files=files, processors=processors)
 
     def load(self, found: Checkpoint, seed: int) -> Any:
@@ -96,29 +94,12 @@ class Layout:
                 return self.network(found.config)
         with torch.device("meta"):
             network = self.network(found.config)
-        try:
-            file = found.files.get(WEIGHTS)
-            weights = load_file(file) if file else {}
-        except Exception as error:
-            raise UserError(f"{found.name!r} can't be loaded: {shorten(error, 300)}: {self.cure}", key="policy.model") from error
         own = {self.prefix + name: weight for name, weight in network.state_dict().items()}
-        self._check_weights(found.name, own, weights)
+        weights = read_weights(found.files, own, self.called, self.cure)
         network.load_state_dict(
             {n.removeprefix(self.prefix): w.float() if w.is_floating_point() else w for n, w in weights.items()}, assign=True
         )
         return network.requires_grad_(True)
-
-    def _check_weights(self, name: str, own: Mapping[str, torch.Tensor], weights: Mapping[str, torch.Tensor]) -> None:
-        if missing := sorted(own.keys() - weights.keys()):
-            lacks = f"lacks {len(missing)} of {self.called}'s weights, such as {missing[0]}"
-            raise UserError(f"{name!r} {lacks}: {self.cure}", key="policy.model")
-        if odd := sorted(weights.keys() - own.keys()):
-            cure = OLD_CURE if "normalize_" in odd[0] else self.cure
-            raise UserError(f"{name!r} has {len(odd)} weights too many, such as {odd[0]}: {cure}", key="policy.model")
-        for key, weight in own.items():
-            if weights[key].shape != weight.shape:
-                there, here = list(weights[key].shape), list(weight.shape)
-                raise UserError(f"{name!r}: {key} is {there}, and {here} by its config.json: {self.cure}", key="policy.model")
 
     def save(
         self,
@@ -169,6 +150,43 @@ class Checkpoint:
             else:
                 scales[key] = (first, second + 1e-8)
         return scales
+
+
+def unreadable(name: str, error: OSError | UserError, cure: str) -> UserError:
+    """The error of a checkpoint's small files with its name, which those about its config.json lack."""
+    if isinstance(error, OSError):
+        return UserError(f"{name!r} can't be read: {shorten(error, 300)}: {cure}", key="policy.model")
+    return error if error.key else UserError(f"{name!r}: {error}: {cure}", key="policy.model")
+
+
+def read_weights(
+    files: Files,
+    own: Mapping[str, torch.Tensor],
+    called: str,
+    cure: str,
+    *,
+    renamed: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]] = dict,
+    sized_by: str = "its config.json",
+) -> dict[str, torch.Tensor]:
+    """The weights in a checkpoint's file, by the network's names. own: the network's, whose shapes count. called, cure: see
+    `read_table`. renamed: the file's weights by the network's names. sized_by: what the network's shapes follow from. Raises
+    UserError for weights that can't be read or don't fit."""
+    try:
+        file = files.get(WEIGHTS)
+        found = renamed(load_file(file)) if file else {}
+    except Exception as error:
+        raise UserError(f"{files.name!r} can't be loaded: {shorten(error, 300)}: {cure}", key="policy.model") from error
+    if missing := sorted(own.keys() - found.keys()):
+        lacks = f"lacks {len(missing)} of {called}'s weights, such as {missing[0]}"
+        raise UserError(f"{files.name!r} {lacks}: {cure}", key="policy.model")
+    if odd := sorted(found.keys() - own.keys()):
+        cure = OLD_CURE if "normalize_" in odd[0] else cure
+        raise UserError(f"{files.name!r} has {len(odd)} weights too many, such as {odd[0]}: {cure}", key="policy.model")
+    for name, weight in own.items():
+        if found[name].shape != weight.shape:
+            there, here = list(found[name].shape), list(weight.shape)
+            raise UserError(f"{files.name!r}: {name} is {there}, and {here} by {sized_by}: {cure}", key="policy.model")
+    return found
 
 
 def _check_pictures(config: Features, found: Processors | None) -> None:

@@ -5,9 +5,11 @@ n calls, C cameras, S tokens, M tokens behind a prompt.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
+import numpy as np
 import torch
 
 from mmrl.api.errors import UserError
@@ -18,6 +20,8 @@ from mmrl.api.types import Prompt, user_message
 from mmrl.policies.acting.observed import cameras_of
 from mmrl.policies.resizing import resize
 from mmrl.policies.vlm.families import Family
+from mmrl.policies.vlm.prompt_inputs import PromptInputs
+from mmrl.policies.vlm.prompt_rows import rows_of
 from mmrl.policies.vlm.vlm import VLM
 
 Sizes = tuple[tuple[int, int], ...]
@@ -28,19 +32,20 @@ Sizes = tuple[tuple[int, int], ...]
 class Text:
     """A prompt with placeholders for pictures of given sizes and, if it is read, for the robot's state."""
 
-    ids: torch.Tensor
-    """int64 [S]."""
-    positions: torch.Tensor
-    """int64 [axes, S]."""
-    following: int
-    """The position of the first token behind it."""
+    inputs: PromptInputs
+    """Without the pictures themselves."""
     state_at: int
     """Index of the state's placeholder; -1 without one."""
+
+    @property
+    def ids(self) -> torch.Tensor:
+        """int64 [S]."""
+        return self.inputs.ids
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
-    """The inputs of a pass over n calls; padding is at the ends."""
+    """The inputs of a pass over n calls."""
 
     ids_nS: torch.Tensor
     segment_nS: torch.Tensor
@@ -48,6 +53,8 @@ class Inputs:
     positions: torch.Tensor
     """int64 [axes, n, S]."""
     media: dict[str, torch.Tensor]
+    token_types: Mapping[str, torch.Tensor]
+    """See `PromptInputs`, [n, S] each."""
     last_n: torch.Tensor
     """Index of each prompt's last token."""
     padded: bool
@@ -111,42 +118,68 @@ class Seeing:
             text = self.text.replace("{instruction}", instruction.lower() if self.lower_case else instruction)
             blank = [Image.new("RGB", size) for size in sizes]
             found = self.vlm.encode(Prompt(messages=[user_message(text, *blank)], id=instruction))
-            assert found.positions is not None
-            ids, positions, at = found.ids, found.positions, -1
-            if self.state:
-                at = self.family.state_at(ids)
-                ids = torch.cat([ids[:at], ids[:1], ids[at:]])  # any id: its embedding is replaced
-                behind = positions[:, at:] + 1
-                here = behind[:, :1] - 1 if behind.shape[1] else positions.new_full((len(positions), 1), found.next_position)
-                positions = torch.cat([positions[:, :at], here, behind], 1)
-            self._read[key] = Text(ids=ids, positions=positions, following=int(positions.max()) + 1, state_at=at)
+            if all(known != sizes for _, known in self._read):
+                self._check_pictures(blank, found)
+            found = replace(found, media={}, clocks={})
+            at = self.family.state_at(found.ids) if self.state else -1
+            self._read[key] = Text(inputs=self._with_state(found, at) if self.state else found, state_at=at)
         return self._read[key]
+
+    def _check_pictures(self, pictures: Sequence[Any], encoded: PromptInputs) -> None:
+        """Raise UserError if the pictures of a call would become other tensors than the same in a prompt."""
+        shown = [torch.from_numpy(np.array(picture)).permute(2, 0, 1).to(self.device) for picture in pictures]
+        found, wanted = ({name: tuple(x.shape) for name, x in media.items()} for media in (self.media([shown]), encoded.media))
+        if found != wanted:
+            kind = self.vlm.model.config.model_type
+            raise UserError(
+                f"policy.kind = 'vla': a {kind} model's image processor makes {found} of a call's pictures, and in a prompt they "
+                f"are {wanted}: choose another model"
+            )
+
+    def _with_state(self, found: PromptInputs, at: int) -> PromptInputs:
+        """With a placeholder of the robot's state at this index."""
+        ids, positions, text = found.ids, found.positions, self.family.completion_type
+        assert positions is not None
+        behind = positions[:, at:] + 1
+        here = behind[:, :1] - 1 if behind.shape[1] else positions.new_full((len(positions), 1), found.next_position)
+        types = {name: torch.cat([x[:at], x.new_full((1,), text), x[at:]]) for name, x in found.token_types.items()}
+        return replace(
+            found,
+            ids=torch.cat([ids[:at], ids[:1], ids[at:]]),  # any id: its embedding is replaced
+            positions=torch.cat([positions[:, :at], here, behind], 1),
+            token_types=types,
+        )
 
     def media(self, pictures: list[list[torch.Tensor]]) -> dict[str, torch.Tensor]:
         """The pictures of calls as keyword arguments of the model."""
         return upload(self.vlm.reader.pictures(pictures), self.device, self.family.on_host)
 
-    def read(self, seen: Observation, behind: torch.Tensor | None) -> Inputs:
-        """The inputs of a pass. behind: ids after the prompts, int64 [n, M]."""
+    def read(self, seen: Observation, behind: torch.Tensor | None, side: Literal["left", "right"] = "right") -> Inputs:
+        """The inputs of a pass. behind: ids after the prompts, int64 [n, M]. side: where shorter rows are padded."""
         pictures, sizes = self.pictures(seen), self.sizes(seen)
         prompts = [self.prompt(text, sizes) for text in seen.instructions]
         more = 0 if behind is None else behind.shape[1]
-        lengths = [len(p.ids) for p in prompts]
-        longest = max(lengths) + more
-        made: dict[int, tuple[torch.Tensor, ...]] = {}
-        for key, p in {id(p): p for p in prompts}.items():
-            ids, segment = torch.zeros(longest, dtype=torch.long), torch.full((longest,), -1)
-            positions = torch.zeros(len(p.positions), longest, dtype=torch.long)
-            end = len(p.ids)
-            ids[:end], segment[:end], positions[:, :end] = p.ids, 0, p.positions
-            segment[end : end + more] = 1
-            positions[:, end : end + more] = p.following + torch.arange(more)
-            made[key] = (ids, segment, positions, torch.arange(longest) == p.state_at)
-        axes = {"ids_nS": 0, "segment_nS": 0, "positions": 1, "state_nS": 0}
-        columns = zip(*(made[id(p)] for p in prompts), strict=True)
-        stacked = {name: torch.stack(rows, axis) for (name, axis), rows in zip(axes.items(), columns, strict=True)}
-        there = upload(stacked | {"last_n": torch.tensor(lengths) - 1}, self.device)
+        slots = torch.zeros(more, dtype=torch.long)
+        whole = {id(p): p.inputs.answered(slots, self.family.completion_type) for p in {id(p): p for p in prompts}.values()}
+        lengths = torch.tensor([len(p.ids) for p in prompts])
+        longest = int(lengths.max())
+        first = longest - lengths if side == "left" else torch.zeros_like(lengths)
+        beside = {"last": first + lengths - 1, "first": first, "state": first + torch.tensor([p.state_at for p in prompts])}
+        rows = rows_of([whole[id(p)] for p in prompts], self.device, side, beside)
+        assert rows.positions is not None
+        first_n1, last_n1 = (rows.beside[name][:, None] for name in ("first", "last"))
+        place_S = torch.arange(longest + more, device=self.device)
+        segment_nS = (place_S > last_n1).long().masked_fill((place_S < first_n1) | (place_S > last_n1 + more), -1)
+        ids_nS = rows.ids_NS
         if behind is not None:
-            place_nM = there["last_n"][:, None] + 1 + torch.arange(more, device=self.device)
-            there["ids_nS"] = there["ids_nS"].scatter(1, place_nM, behind)
-        return Inputs(**there, media=self.media(pictures), padded=len(set(lengths)) > 1)
+            ids_nS = ids_nS.scatter(1, last_n1 + 1 + torch.arange(more, device=self.device), behind)
+        return Inputs(
+            ids_nS=ids_nS,
+            segment_nS=segment_nS,
+            positions=rows.positions,
+            media=self.media(pictures),
+            token_types=rows.token_types,
+            last_n=rows.beside["last"],
+            padded=rows.mask_NS is not None,
+            state_nS=(place_S == rows.beside["state"][:, None]) & bool(self.state),
+        )

@@ -187,7 +187,7 @@ class VLA(ActingPolicy):
         count, size = read.ids_nS.shape
         source = (torch.arange(count, device=self.device)[:, None] * size + read.last_n[:, None] + at_nM).flatten()
         with self._placed(seen, read, empty=sight == "all"):
-            hidden = self.family.hidden(read.ids_nS, mask, read.positions, read.media)
+            hidden = self.family.hidden(read.ids_nS, mask, read.positions, {**read.media, **read.token_types})
         return hidden.flatten(0, 1).index_select(0, source).view(count, at_nM.shape[1], -1)
 
     def _placed(self, seen: Observation, read: Inputs, empty: bool = False) -> AbstractContextManager[None]:
@@ -206,8 +206,9 @@ class VLA(ActingPolicy):
         return embeddings_replaced(table, read.state_nS, vectors, slots)
 
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Logits of the bins alone, [..., B]."""
-        return some_outputs(self.vlm.model.get_output_embeddings(), hidden, self.action_ids)
+        """Logits of the bins alone, [..., B], as the model has them."""
+        head = self.family.head
+        return head.after(some_outputs(head.out, hidden, self.action_ids))
 
     @read_once
     def features(self, seen: Observation) -> tuple[torch.Tensor, torch.Tensor]:
@@ -279,22 +280,11 @@ class VLA(ActingPolicy):
 
     def _read_prompts(self, seen: Observation) -> ReadPrompts:
         cache = DynamicCache(config=self.vlm.model.config)
-        read = self.seeing.read(seen, None)
-        size = read.ids_nS.shape[1]
-        shift = (torch.arange(size, device=self.device)[None] + read.last_n[:, None] + 1) % size  # the padding comes first
-        read = Inputs(
-            ids_nS=read.ids_nS.gather(1, shift),
-            segment_nS=read.segment_nS.gather(1, shift),
-            positions=read.positions.gather(2, shift.expand(len(read.positions), -1, -1)),
-            media=read.media,
-            last_n=torch.full_like(read.last_n, size - 1),
-            padded=read.padded,
-            state_nS=read.state_nS.gather(1, shift),
-        )
+        read = self.seeing.read(seen, None, "left")
         following = (read.positions.amax((0, 2)) + 1).expand(len(read.positions), -1)
         padding = (read.segment_nS == 0).long() if read.padded else None
         with self._placed(seen, read):
-            hidden = self._stepped(read.ids_nS, padding, read.positions, read.media, cache)
+            hidden = self._stepped(read.ids_nS, padding, read.positions, {**read.media, **read.token_types}, cache)
         return ReadPrompts(hidden_nH=hidden, cache=cache, padding_nS=padding, following=following)
 
     def _stepped(

@@ -13,32 +13,28 @@ from mmrl.api.errors import UserError
 from mmrl.policies.acting.lerobot_config import ENVIRONMENT
 from mmrl.policies.acting.lerobot_processors import ACTION, STATE
 from mmrl.policies.diffusion.config import DiffusionConfig, read_config
-from mmrl.policies.names import tiny_sizes
+from mmrl.policies.names import Size, TinyNames
 
 FAMILY = "diffusion"
-SIZES = {"width": 32, "horizon": 16, "moments": 2, "times": 10, "pictures": 1}
+SIZES = {
+    "width": Size(32, 8, 1024, step=8),
+    "horizon": Size(16, 4, 256, step=4),
+    "moments": Size(2, 1, 16),
+    "times": Size(10, 1, 1000),
+    "pictures": Size(1, 0, 1),
+}
 """Width of the U-Net's first stage; predicted actions; moments that are seen; times of the noise; 0 for a policy that reads the
 state alone."""
+NAMES = TinyNames(family=FAMILY, called="Diffusion Policy", sizes=SIZES, others="a folder of one")
 SIDE = 64
 """Pixels of a picture: of 32 a ResNet leaves a single place, which says nothing."""
 
 
 def parse(name: str, seed: int) -> dict[str, int]:
-    """`tiny:diffusion[:key=value,...]` -> its sizes and seed. Raises UserError for an unknown or invalid part."""
-    if name.split(":")[1] != FAMILY:
-        raise UserError(f"{name!r} is no Diffusion Policy: write tiny:{FAMILY}, or a folder of one", key="policy.model")
-    _, sizes = tiny_sizes(name, SIZES, seed)
-    width, horizon, moments, times, pictures = (sizes[key] for key in SIZES)
-    if width % 8 or not 8 <= width <= 1024 or horizon % 4 or not 4 <= horizon <= 256 or pictures > 1:
-        raise UserError(
-            f"{name!r}: width must be a multiple of 8 from 8 to 1024, horizon one of 4 from 4 to 256, pictures 0 or 1: change "
-            "them",
-            key="policy.model",
-        )
-    if not 1 <= moments <= min(horizon, 16) or not 1 <= times <= 1000:
-        raise UserError(
-            f"{name!r}: moments must be from 1 to 16 and to horizon, times from 1 to 1000: change them", key="policy.model"
-        )
+    """See `TinyNames.parse`."""
+    sizes = NAMES.parse(name, seed)
+    if sizes["moments"] > sizes["horizon"]:
+        raise UserError(f"{name!r}: moments must be from 1 to horizon: change them", key="policy.model")
     return sizes
 
 

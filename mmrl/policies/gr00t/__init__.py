@@ -1,1 +1,1 @@
-"""GR00T N1.7: a Qwen3-VL with a diffusion transformer that turns noise into a chunk of actions."""
+"""GR00T N1.7 and N1.6: a backbone with a diffusion transformer that turns noise into a chunk of actions."""

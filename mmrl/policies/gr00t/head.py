@@ -1,11 +1,11 @@
-"""The action head of GR00T N1.7 (NVIDIA, GR00T N1: An Open Foundation Model for Generalist Humanoid Robots, section 2): a
-diffusion transformer turns noise into a chunk of actions, and reads the hidden states of a Qwen3-VL. Weights have the names that
-they have in the published files below `action_head.`, so nothing is converted. The layers through which a robot's numbers go in
-and out are float32, whatever the dtype of the rest, so that no action is rounded to 8 bits.
+"""The action head of GR00T N1.7 and N1.6 (NVIDIA, GR00T N1: An Open Foundation Model for Generalist Humanoid Robots, section 2):
+a diffusion transformer turns noise into a chunk of actions, and reads the hidden states of a backbone. Weights have the names
+that they have in the published files below `action_head.`, so nothing is converted. The layers through which a robot's numbers go
+in and out are float32, whatever the dtype of the rest, so that no action is rounded to 8 bits.
 
-n calls, P tokens that the Qwen3-VL read, F their width, C actions, D numbers in each, S numbers of the state, T = 1 + C tokens of
+n calls, P tokens that the backbone read, F their width, C actions, D numbers in each, S numbers of the state, T = 1 + C tokens of
 the transformer, W their width. Embodiments are numbers below `max_num_embodiments`, each with an encoder and decoder of its own.
-The layout is that of Isaac-GR00T, gr00t/model/gr00t_n1d7/gr00t_n1d7.py and gr00t/model/modules/dit.py.
+The layout is that of Isaac-GR00T, gr00t/model/gr00t_n1d7/gr00t_n1d7.py, gr00t_n1d6/gr00t_n1d6.py and modules/dit.py.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ class Block(GradientCheckpointingLayer):
 
 
 class SelfAttention(nn.Module):
-    """Blocks between the tokens of the Qwen3-VL."""
+    """Blocks between the tokens of the backbone, which N1.6 doesn't have."""
 
     def __init__(self, shape: TransformerConfig) -> None:
         super().__init__()
@@ -200,7 +200,7 @@ class SelfAttention(nn.Module):
 
 
 class DiffusionTransformer(nn.Module):
-    """Every second block reads the Qwen3-VL's tokens, by turns those of the text and those of the pictures; the others attend to
+    """Every second block reads the backbone's tokens, by turns those of the text and those of the pictures; the others attend to
     the transformer's own."""
 
     def __init__(self, shape: TransformerConfig, read: int, text_every: int) -> None:
@@ -257,9 +257,11 @@ class ActionHead(nn.Module):
         self.action_encoder = ActionEncoder(kinds, config.max_action_dim, width)
         self.action_decoder = EmbodimentPerceptron(kinds, config.hidden_size, config.hidden_size, config.max_action_dim)
         self.vlln = nn.LayerNorm(config.backbone_embedding_dim)
-        self.vl_self_attention = SelfAttention(config.vl_self_attention_cfg)
+        self.vl_self_attention = SelfAttention(config.vl_self_attention_cfg) if config.vl_self_attention_cfg else None
         self.position_embedding = nn.Embedding(config.max_seq_len, width)
         nn.init.normal_(self.position_embedding.weight, std=0.02)
+        if config.state_dropout_prob > 0:
+            self.mask_token = nn.Parameter(torch.randn(1, 1, width) * 0.02)
 
     def encode(
         self,
@@ -269,14 +271,15 @@ class ActionHead(nn.Module):
         state_nS: torch.Tensor,
         embodiment_n: torch.Tensor,
     ) -> Context:
-        """features_nPF: the output of the Qwen3-VL's last layer that is used, before its final norm. real_nP: bool, False for
+        """features_nPF: of `Network.features`. real_nP: bool, False for
         padding; None if there is none. images_nP: bool, True for pictures. state_nS: normalised, zeros for numbers that the robot
         doesn't have, the newest last if there are several.
 
         The published code lets these tokens attend to padding, so that a call's actions depend on the other calls of its batch.
         Here they don't; without padding both are the same."""
+        read_nPF = self.vlln(features_nPF)
         return Context(
-            read_nPF=self.vl_self_attention(self.vlln(features_nPF), real_nP),
+            read_nPF=read_nPF if self.vl_self_attention is None else self.vl_self_attention(read_nPF, real_nP),
             text_nP=~images_nP if real_nP is None else real_nP & ~images_nP,
             images_nP=images_nP if real_nP is None else real_nP & images_nP,
             state_n1W=self.state_encoder(state_nS[:, None].to(self.state_encoder.layer1.W.dtype), embodiment_n),

@@ -8,7 +8,7 @@ from pathlib import Path
 from mmrl.api.errors import UserError, shorten
 from mmrl.policies.names import refuse_path
 
-CURE = "give a folder or hub name of a GR00T N1.7, or tiny:gr00t"
+CURE = "give a folder or hub name of a GR00T N1.7 or N1.6, or tiny:gr00t"
 CONFIG = "config.json"
 
 

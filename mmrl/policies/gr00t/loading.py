@@ -1,4 +1,4 @@
-"""Loading GR00T N1.7 from a folder or the hub, or building a tiny one: first what its JSON files say, then its weights."""
+"""Loading GR00T from a folder or the hub, or building a tiny one: first what its JSON files say, then its weights."""
 
 from __future__ import annotations
 
@@ -14,9 +14,12 @@ from mmrl.policies.acting.options import NONE
 from mmrl.policies.acting.saved_policy import saved_options
 from mmrl.policies.acting.units import load_statistics
 from mmrl.policies.gr00t import tiny
+from mmrl.policies.gr00t.backbone import Network
+from mmrl.policies.gr00t.config import N1_6
+from mmrl.policies.gr00t.eagle_reading import QWEN3, tokenizer_of
 from mmrl.policies.gr00t.embodiment import Embodiment
 from mmrl.policies.gr00t.hub import CURE, downloaded, json_files
-from mmrl.policies.gr00t.network import Network, Plan, load_network, read_plan
+from mmrl.policies.gr00t.network import Plan, load_network, read_plan
 from mmrl.policies.gr00t.options import Gr00tOptions
 from mmrl.policies.gr00t.processor import OWN, PROCESSOR, Files, read_files
 from mmrl.policies.lora import adapter_chain
@@ -40,19 +43,14 @@ def prepare(name: str, given: Path, options: Gr00tOptions) -> Prepared:
     new, saved = name.startswith("tiny:"), saved_options(given)
     embodiment, statistics = options.embodiment or saved.get("embodiment", ""), options.statistics
     folder = Path() if new else json_files(name)
-    if new:
-        sizes = tiny.parse(name, 0)
-        del sizes["seed"]
-        plan = tiny.plan(**sizes)
-    else:
-        plan = read_plan(folder)
+    plan = tiny.plan(name) if new else read_plan(folder)
     if (given / PROCESSOR).is_file():
-        files = read_files(given)
+        files = read_files(given, plan.version)
         if plan.lerobot:  # adapters of a model that LeRobot saved: a user's statistics may have been added to what its files say
             before = read_files(folder)
             files = replace(files, own=(files.settings, files.statistics) == (before.settings, before.statistics))
     else:
-        files = tiny.files(embodiment or OWN) if new else read_files(folder)
+        files = tiny.files(plan.version, embodiment or OWN) if new else read_files(folder, plan.version)
     chosen = files.chosen(embodiment or (OWN if new else ""))
     for option, value in (("statistics_key", options.statistics_key), ("statistics_kind", options.statistics_kind)):
         if value and statistics in ("", NONE):
@@ -92,22 +90,22 @@ def check_model(config: PolicyConfig) -> None:
 
 
 def load_model(config: PolicyConfig, name: str, plan: Plan, processor: str, seed: int) -> tuple[Network, Any]:
-    """(the network, its Qwen3-VL's processor). Raises UserError for weights that don't fit, and for a missing processor."""
+    """(the network, its Qwen3-VL's processor or N1.6's tokenizer). Raises UserError for weights that don't fit, and where a
+    processor is missing."""
     dtype, attention = getattr(torch, config.dtype), config.dense_attention
     if name.startswith("tiny:"):
-        return tiny.build(dtype=dtype, attention=attention, **tiny.parse(name, seed))
-    found = _processor(name, processor or plan.backbone_name, plan)
+        return tiny.build(name, seed, dtype, attention)
+    if plan.version is N1_6:
+        own = QWEN3 if plan.backbone_name == N1_6.model_name else plan.backbone_name
+        found = tokenizer_of(name, processor or own, plan.backbone)
+    else:
+        found = _processor(name, processor or plan.backbone_name, plan)
     return load_network(downloaded(name, ["*.json", "*.safetensors"]), dtype, attention), found
 
 
 def skeleton(name: str) -> Network:
     """The network without its weights, which are on torch's meta device."""
-    if name.startswith("tiny:"):
-        sizes = tiny.parse(name, 0)
-        del sizes["seed"]
-        plan = tiny.plan(**sizes)
-    else:
-        plan = read_plan(json_files(name))
+    plan = tiny.plan(name) if name.startswith("tiny:") else read_plan(json_files(name))
     with torch.device("meta"):
         return plan.network()
 

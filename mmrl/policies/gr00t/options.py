@@ -21,8 +21,8 @@ class Gr00tOptions(StatisticsOptions, CameraOptions, NoiseOptions):
     steps: Steps = 4
     """Steps of the flow from noise to actions."""
     processor: str = ""
-    """Folder or hub name of a Qwen3-VL with its tokenizer and image processor, such as `Qwen/Qwen3-VL-2B-Instruct`. Empty: the
-    one that config.json names."""
+    """Folder or hub name of a Qwen3-VL with its tokenizer and image processor, such as `Qwen/Qwen3-VL-2B-Instruct`; for N1.6 of a
+    Qwen3 with its tokenizer. Empty: the one that config.json names; for N1.6 `Qwen/Qwen3-1.7B`."""
     statistics: str = ""
     """A file with statistics of your data, for an embodiment without, such as `new_embodiment`; `none` where the policy's numbers
     are the simulator's. Empty: the checkpoint's."""

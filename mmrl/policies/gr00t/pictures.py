@@ -1,14 +1,15 @@
-"""Pictures as GR00T N1.7 sees them: scaled, cropped to the middle, scaled back. n pictures, H x W pixels.
+"""Pictures as GR00T sees them: scaled, cropped to the middle, scaled back. n pictures, H x W pixels.
 
 A checkpoint says by `use_albumentations` which of two ways it was trained with. `area` is that of Isaac-GR00T's
-`build_image_transformations_albumentations` (gr00t/model/gr00t_n1d7/image_augmentations.py), whose filter is OpenCV's INTER_AREA;
-`bicubic` is the way that LeRobot takes for all others (0.6.1, `_transform_n1_7_image_for_vlm_torch`).
+`build_image_transformations_albumentations` (gr00t/model/gr00t_n1d7/image_augmentations.py), whose filter is OpenCV's INTER_AREA.
+The other is `bicubic` for N1.7, as LeRobot has it (0.6.1, `_transform_n1_7_image_for_vlm_torch`), and `bilinear` for N1.6
+(Isaac-GR00T, `build_image_transformations` of gr00t/model/gr00t_n1d6/image_augmentations.py).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
@@ -17,6 +18,8 @@ import torch
 from torch.nn.functional import interpolate, pad
 
 from mmrl.api.errors import UserError
+from mmrl.policies.gr00t.config import N1_6, N1_7, Version
+from mmrl.policies.resizing import resize
 
 TARGET, CROP = (256, 256), (230, 230)
 """Sizes where a checkpoint gives no target."""
@@ -28,24 +31,39 @@ COEFFICIENT = 2048
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Framing:
-    way: Literal["area", "bicubic"]
+    way: Literal["area", "bicubic", "bilinear"]
     target: tuple[int, int]
     """Height and width."""
     edge: int | None
-    """The shorter side, for `area`: then proportions are kept. For `bicubic`, both sides before the crop."""
+    """The shorter side, for `area`: then proportions are kept. For `bicubic`, both sides before the crop. Not for `bilinear`."""
     share: float
     """The share of each side that is kept; 1 for no crop."""
     square: bool
     """Black bars make a picture square first."""
+    unit: int = 1
+    """Sides become the nearest multiples of it at last."""
+    crop: tuple[int, int] | None = None
+    """Height and width of the middle that is kept, for `bilinear`."""
 
     def __call__(self, pictures: torch.Tensor) -> torch.Tensor:
         """uint8 [n, 3, H, W] -> uint8 [n, 3, height, width]."""
         if self.square:
             pictures = _squared(pictures)
+        return self._whole(self._scaled(pictures))
+
+    def _scaled(self, pictures: torch.Tensor) -> torch.Tensor:
         if self.way == "area":
             return self._area(self._cropped(self._area(pictures), math.floor))
+        if self.way == "bilinear":
+            scaled = _smooth(pictures, *self.target, "bilinear")
+            return _smooth(_middle(scaled, *(self.crop or self.target), halves=round), *self.target, "bilinear")
         edge = self.edge or self.target[0]
-        return _bicubic(self._cropped(_bicubic(pictures, edge, edge), round), *self.target)
+        return _smooth(self._cropped(_smooth(pictures, edge, edge), round), *self.target)
+
+    def _whole(self, pictures: torch.Tensor) -> torch.Tensor:
+        """Isaac-GR00T's `fetch_image` has limits of pixels, which these sizes are far from."""
+        high, wide = (max(self.unit, round(side / self.unit) * self.unit) for side in pictures.shape[2:])
+        return pictures if self.unit == 1 else resize(pictures, high, wide)
 
     def _area(self, pictures: torch.Tensor) -> torch.Tensor:
         if self.edge is None:
@@ -58,16 +76,18 @@ class Framing:
         if self.share >= 1:
             return pictures
         high, wide = (max(1, int(whole(side * self.share))) for side in pictures.shape[2:])
-        top, left = (pictures.shape[2] - high) // 2, (pictures.shape[3] - wide) // 2
-        return pictures[:, :, top : top + high, left : left + wide]
+        return _middle(pictures, high, wide)
 
 
-def framing(settings: Mapping[str, Any]) -> Framing:
-    """From `processor_kwargs` of a processor_config.json. Raises UserError for sizes that can't be meant."""
+def framing(settings: Mapping[str, Any], version: Version = N1_7, unit: int = 1) -> Framing:
+    """From `processor_kwargs` of a processor_config.json. unit: see `Framing`. Raises UserError for sizes that can't be meant."""
     target, crop = (settings.get(name) for name in ("image_target_size", "image_crop_size"))
     edge, share = settings.get("shortest_image_edge"), settings.get("crop_fraction")
+    older, area = version is N1_6, bool(settings.get("use_albumentations"))
     if target is None:
-        target, crop, edge, share = TARGET, CROP, None, None
+        target, crop = TARGET, CROP
+        if not (older and area):
+            edge = share = None
     for name, value, most in (("image_target_size", target, 2), ("image_crop_size", crop, 2), ("shortest_image_edge", edge, 0)):
         sides = value if most else [value]
         if value is not None and not (
@@ -79,11 +99,13 @@ def framing(settings: Mapping[str, Any]) -> Framing:
     if isinstance(share, bool) or not isinstance(share, int | float) or not share > 0:
         raise UserError(f"processor_config.json: crop_fraction = {share!r:.60} must be a share of a side, above 0 and at most 1")
     return Framing(
-        way="area" if settings.get("use_albumentations") else "bicubic",
+        way="area" if area else "bilinear" if older else "bicubic",
         target=(target[0], target[1]),
         edge=edge,
         share=min(float(share), 1.0),
-        square=bool(settings.get("letter_box_transform")),
+        square=bool(settings.get("letter_box_transform", older and not area)),
+        unit=unit,
+        crop=(crop[0], crop[1]) if older and crop is not None else None,
     )
 
 
@@ -93,12 +115,18 @@ def _squared(pictures: torch.Tensor) -> torch.Tensor:
     return pad(pictures, (wide // 2, wide - wide // 2, high // 2, high - high // 2))
 
 
-def _bicubic(pictures: torch.Tensor, height: int, width: int) -> torch.Tensor:
+def _middle(pictures: torch.Tensor, high: int, wide: int, halves: Callable[[float], int] = math.floor) -> torch.Tensor:
+    """halves: what becomes of half a pixel at the edges."""
+    top, left = (halves((side - kept) / 2) for side, kept in zip(pictures.shape[2:], (high, wide), strict=True))
+    return pictures[:, :, top : top + high, left : left + wide]
+
+
+def _smooth(pictures: torch.Tensor, height: int, width: int, mode: str = "bicubic") -> torch.Tensor:
     """With antialiasing. On a CPU torch has integer arithmetic of its own for uint8; elsewhere a number may differ by 1."""
     if pictures.shape[2:] == (height, width):
         return pictures
     given = pictures if pictures.device.type == "cpu" else pictures.float()
-    found = interpolate(given, (height, width), mode="bicubic", antialias=True, align_corners=False)
+    found = interpolate(given, (height, width), mode=mode, antialias=True, align_corners=False)
     return found if found.dtype == torch.uint8 else found.round().clamp(0, 255).to(torch.uint8)
 
 

@@ -1,5 +1,5 @@
-"""GR00T N1.7 as a policy that acts: pictures and an instruction are encoded once per call, and a diffusion transformer turns
-noise into a chunk of actions (NVIDIA, GR00T N1: An Open Foundation Model for Generalist Humanoid Robots).
+"""GR00T N1.7 and N1.6 as policies that act: pictures and an instruction are encoded once per call, and a diffusion transformer
+turns noise into a chunk of actions (NVIDIA, GR00T N1: An Open Foundation Model for Generalist Humanoid Robots).
 
 n calls, M times of a flow, C actions that the network predicts, D numbers in each, K and A those that are executed, P tokens of
 the encoded input. `Chains` has time from noise at 1 to actions at 0, the network the other way round: its velocity is negated.
@@ -7,9 +7,8 @@ the encoded input. `Chains` has time from noise at 1 to actions at 0, the networ
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,8 @@ from torch.nn.functional import pad
 from mmrl.api.errors import UserError
 from mmrl.api.simulators.types import Observation, TrajectoryData
 from mmrl.config.sections import PolicyConfig
-from mmrl.policies.acting.flow import PLACES, chains
-from mmrl.policies.acting.flow_noise import add_noise, is_noise, noise_weights, with_noise
+from mmrl.policies.acting.flow import chains
+from mmrl.policies.acting.flow_noise import add_noise, is_noise, with_noise
 from mmrl.policies.acting.flow_policy import FlowPolicy
 from mmrl.policies.acting.look import read_once
 from mmrl.policies.acting.observed import state_of
@@ -30,13 +29,14 @@ from mmrl.policies.acting.planned import Planned
 from mmrl.policies.acting.randomness import CallRandomness
 from mmrl.policies.acting.saved_policy import SETTINGS
 from mmrl.policies.acting.units import Normalizer
-from mmrl.policies.batches import ActionMicroBatch
 from mmrl.policies.gr00t import tiny
+from mmrl.policies.gr00t.backbone import Network
+from mmrl.policies.gr00t.config import N1_6
+from mmrl.policies.gr00t.eagle_reading import EagleReader
 from mmrl.policies.gr00t.head import Context
 from mmrl.policies.gr00t.loading import check_model, load_model, prepare, skeleton
-from mmrl.policies.gr00t.network import OWN_BACKBONE, Network, save_network
+from mmrl.policies.gr00t.network import OWN_BACKBONE, save_network
 from mmrl.policies.gr00t.options import Gr00tOptions
-from mmrl.policies.gr00t.pictures import framing
 from mmrl.policies.gr00t.planned import planned_gr00t
 from mmrl.policies.gr00t.reading import Reader
 from mmrl.policies.lora import adapter_chain, apply_adapters, is_adapter, save_adapters
@@ -75,7 +75,7 @@ class Foreseen:
 
 
 class Gr00t(FlowPolicy):
-    """`policy.model` is a folder or hub name of a GR00T N1.7 as NVIDIA publishes it, a folder that this class saved, or
+    """`policy.model` is a folder or hub name of a GR00T N1.7 or N1.6 as NVIDIA publishes it, a folder that this class saved, or
     `tiny:gr00t`.
 
     The network predicts C actions of D numbers; the first K are executed, A numbers of each, and log-probabilities are those of
@@ -103,10 +103,11 @@ class Gr00t(FlowPolicy):
         place = source or Path(config.model)
         found = prepare(name, place, own)
         self.plan, self.files, self.embodiment = found.plan, found.files, found.embodiment.on(self.device)
-        self.state, framed = self._checked_sizes(own.state), framing(self.files.settings)
+        self.state, framed = self._checked_sizes(own.state), self.plan.framing(self.files.settings)
         network, reads = load_model(config, name, self.plan, own.processor, seed)
         plain_text = bool(self.files.settings.get("formalize_language", True))
-        self.reader = Reader(reads, framed, self.embodiment, own.cameras, plain_text=plain_text)
+        kind = EagleReader if self.plan.version is N1_6 else Reader
+        self.reader = kind(reads, framed, self.embodiment, own.cameras, plain_text=plain_text)
         apply_adapters(network, config.lora, adapters, source, seed)
         sizes = self.plan.head
         self.numbers, self.width = sizes.max_action_dim, sizes.backbone_embedding_dim + sizes.input_embedding_dim
@@ -178,10 +179,7 @@ class Gr00t(FlowPolicy):
 
     def tokens_per_call(self, tracks: Sequence[TrajectoryData]) -> int:
         read = {(text, self.reader.sizes(track)) for track in tracks for text in track.told}
-        moments = 1 if self.chains.noisy == "one" else self.chains.steps
-        if any(track.choices.shape[1] == 1 for track in tracks):  # a demonstration
-            moments = max(moments, PLACES)
-        return max((len(self.reader.ids(*one)) for one in read), default=0) + moments * (1 + self.head.steps)
+        return max((len(self.reader.ids(*one)) for one in read), default=0) + self._moments(tracks) * (1 + self.head.steps)
 
     # -- scales -----------------------------------------------------------------------------------------------------------
 
@@ -256,20 +254,9 @@ class Gr00t(FlowPolicy):
     def noise_shape(self) -> tuple[int, int]:
         return self.head.steps, self.numbers
 
-    def scored(self, calls: ActionMicroBatch, temperature: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        scene = self.look(calls.observation)
-        found, entropy = self.chains.score(partial(self.velocity, scene), calls.choices, temperature)
-        if calls.choices.shape[1] > 1:
-            logprobs = self._carried_out(found).sum(-1, keepdim=True)
-        else:  # the mean over a chunk is that over all actions and numbers of the embodiment: no other was trained
-            each = found[:, : self.ahead, : self.dims].mean(-1, keepdim=True)
-            share = self.chunk / self.ahead
-            rest = each[:, self.chunk :].mean(1, keepdim=True) if share < 1 else torch.zeros_like(each[:, :1])
-            logprobs = share * each[:, : self.chunk] + (1 - share) * rest
-        return logprobs, self._carried_out(entropy).sum(-1, keepdim=True), scene.seen_nH
-
-    def _carried_out(self, x_nCD: torch.Tensor) -> torch.Tensor:
-        return x_nCD[:, : self.chunk, : self.dims]
+    def _learned(self, x_nCD: torch.Tensor) -> torch.Tensor:
+        """All actions and numbers of the embodiment: no other was trained."""
+        return x_nCD[:, : self.ahead, : self.dims]
 
     def states_of(self, seen: Observation, draw: CallRandomness | None = None) -> torch.Tensor:
         return self.look(seen).seen_nH
@@ -280,7 +267,7 @@ class Gr00t(FlowPolicy):
         return ((name, p) for name, p in self.model.named_parameters() if not self.lora or is_adapter(name) or is_noise(name))
 
     def save(self, folder: Path) -> None:
-        """A folder in NVIDIA's layout, or in LeRobot's if it was read from such a one, with the settings and the Qwen3-VL's
+        """A folder in NVIDIA's layout, or in LeRobot's if it was read from such a one, with the settings and the backbone's
         processor beside it; with `policy.lora`, its adapters in place of the weights."""
         super().save(folder)
         lerobot = self.plan.lerobot if self.files.own and not self.lora else {}
@@ -291,7 +278,3 @@ class Gr00t(FlowPolicy):
         if not lerobot:
             self.files.write(folder)
         self.reader.processor.save_pretrained(folder / OWN_BACKBONE)
-
-    def _own(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Those of learned noise: the network is saved as it was read."""
-        yield from noise_weights(self.model)

@@ -1,4 +1,4 @@
-"""The files beside the weights of a GR00T N1.7, which say how pictures, text, states and actions are processed.
+"""The files beside the weights of a GR00T, which say how pictures, text, states and actions are processed.
 
 processor_config.json has settings, and for each embodiment the groups of its numbers; statistics.json has the ends between which
 they are normalised; embodiment_id.json has the embodiments' numbers (`Gr00tN1d7Processor.save_pretrained` of Isaac-GR00T,
@@ -19,19 +19,10 @@ import torch
 from mmrl.api.errors import UserError, shorten
 from mmrl.policies.acting.units import Statistics
 from mmrl.policies.gr00t import lerobot_layout
-from mmrl.policies.gr00t.config import HeadConfig
+from mmrl.policies.gr00t.config import N1_7, HeadConfig, Version
 from mmrl.policies.gr00t.embodiment import POSE, Embodiment, Group
 
 PROCESSOR, STATISTICS, NUMBERS = "processor_config.json", "statistics.json", "embodiment_id.json"
-PUBLISHED = {
-    **{"simpler_env_google": 0, "simpler_env_widowx": 1, "libero_sim": 2, "new_embodiment": 10},
-    **{"oxe_droid_relative_eef_relative_joint": 24, "real_g1_relative_eef_relative_joints": 25},
-    **{"unitree_g1_full_body_with_waist_height_nav_cmd": 25, "real_r1_pro_sharpa_relative_eef": 26},
-    **{"real_r1_pro_sharpa_relative_eef_human": 26, "real_r1_pro_sharpa_relative_eef_maxinsights": 26},
-    **{"real_r1_pro_sharpa_relative_eef_mecka": 26, "xdof_relative_eef_relative_joint": 27},
-    "xdof_relative_eef_relative_joint_subtask": 27,
-}
-"""Embodiments that every N1.7 has, where its embodiment_id.json leaves them out (`EMBODIMENT_TAG_TO_PROJECTOR_INDEX`)."""
 OWN = "new_embodiment"
 """The one that is kept free for a user's robot."""
 CURE = "take all files from one checkpoint"
@@ -49,6 +40,7 @@ class Files:
     """`processor_kwargs` of processor_config.json."""
     statistics: Mapping[str, Any]
     numbers: Mapping[str, int]
+    version: Version = N1_7
     own: bool = True
     """They are those of the checkpoint, without statistics that a user gave or left aside."""
 
@@ -63,7 +55,7 @@ class Files:
         return [name for name in self.configs if name in self.statistics]
 
     def write(self, folder: Path) -> None:
-        table = {"processor_class": "Gr00tN1d7Processor", "processor_kwargs": self.settings}
+        table = {"processor_class": self.version.processor, "processor_kwargs": self.settings}
         for file, content in ((PROCESSOR, table), (STATISTICS, self.statistics), (NUMBERS, self.numbers)):
             (folder / file).write_text(json.dumps(content, indent=2), encoding="utf-8")
 
@@ -142,8 +134,8 @@ class Files:
         return found
 
 
-def read_files(folder: Path) -> Files:
-    """Raises UserError for files that are missing or damaged."""
+def read_files(folder: Path, version: Version = N1_7) -> Files:
+    """version: that of the weights. Raises UserError for files that are missing or damaged."""
     try:
         tuned = lerobot_layout.table_of(folder)
     except (OSError, ValueError):
@@ -153,7 +145,9 @@ def read_files(folder: Path) -> Files:
             settings, statistics, numbers = lerobot_layout.read(folder, tuned)
         except UserError as error:
             raise UserError(f"{str(folder)!r}: {error.what}", key="policy.model") from error
-        return Files(where=repr(str(folder)), settings=settings, statistics=statistics, numbers={**PUBLISHED, **numbers})
+        return Files(
+            where=repr(str(folder)), settings=settings, statistics=statistics, numbers={**version.embodiments, **numbers}
+        )
     found: dict[str, Any] = {}
     for file in (PROCESSOR, STATISTICS, NUMBERS):
         path = folder / file
@@ -170,14 +164,14 @@ def read_files(folder: Path) -> Files:
             ) from None
         except (OSError, ValueError) as error:
             raise UserError(f"{path} can't be read ({shorten(error, 120)}): {CURE}", key="policy.model") from error
-    settings, numbers = found[PROCESSOR].get("processor_kwargs"), {**PUBLISHED, **found[NUMBERS]}
+    settings, numbers = found[PROCESSOR].get("processor_kwargs"), {**version.embodiments, **found[NUMBERS]}
     if not isinstance(settings, dict) or not isinstance(settings.get("modality_configs", {}), dict):
         raise UserError(f"{folder / PROCESSOR} has no processor_kwargs with modality_configs: {CURE}", key="policy.model")
     if odd := [name for name, number in numbers.items() if type(number) is not int]:
         raise UserError(
             f"{folder / NUMBERS}: {odd[0]} = {numbers[odd[0]]!r:.40} must be a whole number: {CURE}", key="policy.model"
         )
-    return Files(where=repr(str(folder)), settings=settings, statistics=found[STATISTICS], numbers=numbers)
+    return Files(where=repr(str(folder)), settings=settings, statistics=found[STATISTICS], numbers=numbers, version=version)
 
 
 def _embodiment(

@@ -1,4 +1,4 @@
-"""What GR00T N1.7 reads: pictures and an instruction -> the inputs of its Qwen3-VL. n calls, P tokens."""
+"""What GR00T reads: pictures and an instruction -> the inputs of its backbone. n calls, P tokens."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ class Reader:
     def __init__(
         self, processor: Any, framing: Framing, embodiment: Embodiment, cameras: Sequence[str], *, plain_text: bool
     ) -> None:
-        """processor: of the Qwen3-VL. cameras: the simulator's, in the order of the embodiment's; empty: those of its names.
+        """processor: of the Qwen3-VL; of N1.6 the tokenizer. cameras: the simulator's, in the order of the embodiment's; empty:
+        those of its names.
         plain_text: instructions are lower-case and without punctuation."""
         self.processor, self.framing, self.embodiment, self.cameras = processor, framing, embodiment, list(cameras)
         self.plain_text = plain_text
@@ -56,30 +57,39 @@ class Reader:
         return tuple(found) * self.embodiment.frames
 
     def ids(self, instruction: str, sizes: Sizes) -> list[int]:
-        """The chat template with all pictures before the text, and no prompt to answer."""
         key = (instruction, sizes)
         if key not in self._read:
             said = re.sub(r"[^\w\s]", "", instruction.lower()) if self.plain_text else instruction
-            parts = [*({"type": "image"} for _ in sizes), {"type": "text", "text": said}]
-            text = self.processor.apply_chat_template([{"role": "user", "content": parts}], tokenize=False)
-            blank = [torch.zeros(3, *size, dtype=torch.uint8) for size in sizes]
-            self._read[key] = self.processor(text=[text], images=blank)["input_ids"][0]
+            self._read[key] = self.written(said, sizes)
         return self._read[key]
+
+    def written(self, said: str, sizes: Sizes) -> list[int]:
+        """The chat template with all pictures before the text, and no prompt to answer."""
+        parts = [*({"type": "image"} for _ in sizes), {"type": "text", "text": said}]
+        text = self.processor.apply_chat_template([{"role": "user", "content": parts}], tokenize=False)
+        blank = [torch.zeros(3, *size, dtype=torch.uint8) for size in sizes]
+        found: list[int] = self.processor(text=[text], images=blank)["input_ids"][0]
+        return found
 
     def inputs(self, seen: Observation, device: torch.device) -> dict[str, torch.Tensor]:
         """See `Network.features`. Padding is on the left. The pixels are on the device, all else on the host."""
-        pictures, sizes = self.pictures(seen, device), self.sizes(seen)
+        sizes = self.sizes(seen)
         rows = [self.ids(text, sizes) for text in seen.instructions]
         longest = max(map(len, rows))
         ids_nP = torch.tensor([[0] * (longest - len(row)) + row for row in rows])
         lengths_n = torch.tensor([len(row) for row in rows])
         real_nP = torch.arange(longest) >= longest - lengths_n[:, None]
+        return {"input_ids": ids_nP, "attention_mask": real_nP.long(), **self.shown(seen, device, ids_nP, real_nP)}
+
+    def shown(
+        self, seen: Observation, device: torch.device, ids_nP: torch.Tensor, real_nP: torch.Tensor
+    ) -> dict[str, torch.Tensor]:
+        """The pictures of all calls, and where they stand among the tokens."""
+        pictures = self.pictures(seen, device)
         images = [one[row] for row in range(len(seen)) for one in pictures]
         media = self.processor.image_processor(images=images, return_tensors="pt")
         image = self.processor.tokenizer.convert_tokens_to_ids(self.processor.image_token)
         return {
-            "input_ids": ids_nP,
-            "attention_mask": real_nP.long(),
             "mm_token_type_ids": ((ids_nP == image) & real_nP).int(),
             "pixel_values": media["pixel_values"].to(device),
             "image_grid_thw": media["image_grid_thw"],

@@ -7,9 +7,8 @@ the encoded input, H the expert's width.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,15 +18,14 @@ from torch.nn.functional import pad
 
 from mmrl.api.simulators.types import Observation, TrajectoryData
 from mmrl.config.sections import PolicyConfig
-from mmrl.policies.acting.flow import PLACES, chains
-from mmrl.policies.acting.flow_noise import add_noise, noise_weights, weights_without_noise, with_noise
+from mmrl.policies.acting.flow import chains
+from mmrl.policies.acting.flow_noise import add_noise, weights_without_noise, with_noise
 from mmrl.policies.acting.flow_policy import FlowPolicy
 from mmrl.policies.acting.look import read_once
 from mmrl.policies.acting.options import check_sizes
 from mmrl.policies.acting.planned import Planned
 from mmrl.policies.acting.randomness import CallRandomness
 from mmrl.policies.acting.saved_policy import SETTINGS, SHOWN, read_settings
-from mmrl.policies.batches import ActionMicroBatch
 from mmrl.policies.layers import cache_argument
 from mmrl.policies.lora import adapter_chain, apply_adapters, save_adapters
 from mmrl.policies.names import base_name
@@ -93,7 +91,7 @@ class Pi0(FlowPolicy, PiReader):
         self.origin, self.shown = files, dict(files.cameras if files else read_settings(place).get(SHOWN, {}))
         """`shown`: camera -> LeRobot's name of its pictures, in the order in which they were last read."""
         self.cameras = self.cameras or list(files.cameras if files else ())
-        self.base = base_name(config.model, seed, tiny.full_name)
+        self.base = base_name(config.model, seed, tiny.NAMES[self.kind].full_name)
         adapters, name = adapter_chain(str(source) if source and not config.lora else config.model)
         model, self.tokenizer = load_model(config, self.kind, name, own.tokenizer, files, seed)
         apply_adapters(model, config.lora, adapters, source, seed)
@@ -133,10 +131,7 @@ class Pi0(FlowPolicy, PiReader):
         return found | ({SHOWN: self.shown} if self.shown else {})  # for an export: transformers' files have no cameras
 
     def tokens_per_call(self, tracks: Sequence[TrajectoryData]) -> int:
-        moments = 1 if self.chains.noisy == "one" else self.chains.steps
-        if any(track.choices.shape[1] == 1 for track in tracks):  # a demonstration
-            moments = max(moments, PLACES)
-        return self._longest(tracks) + moments * self.ahead
+        return self._longest(tracks) + self._moments(tracks) * self.ahead
 
     def _longest(self, tracks: Sequence[TrajectoryData]) -> int:
         """Tokens of pictures, text and state."""
@@ -246,21 +241,6 @@ class Pi0(FlowPolicy, PiReader):
     def noise_shape(self) -> tuple[int, int]:
         return self.ahead, self.numbers
 
-    def scored(self, calls: ActionMicroBatch, temperature: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        scene = self.look(calls.observation)
-        found, entropy = self.chains.score(partial(self.velocity, scene), calls.choices, temperature)
-        assert scene.seen_nH is not None
-        if calls.choices.shape[1] > 1:
-            logprobs = self._carried_out(found).sum(-1, keepdim=True)
-        else:  # a chunk's mean is over all predicted actions, so that those that are not executed are learned as well
-            each, share = found.mean(-1, keepdim=True), self.chunk / self.ahead
-            rest = each[:, self.chunk :].mean(1, keepdim=True) if share < 1 else torch.zeros_like(each[:, :1])
-            logprobs = share * each[:, : self.chunk] + (1 - share) * rest
-        return logprobs, self._carried_out(entropy).sum(-1, keepdim=True), scene.seen_nH
-
-    def _carried_out(self, x_nCD: torch.Tensor) -> torch.Tensor:
-        return x_nCD[:, : self.chunk, : self.dims]
-
     def states_of(self, seen: Observation, draw: CallRandomness | None = None) -> torch.Tensor:
         scene = self.look(seen)
         nothing = torch.zeros(len(seen), 0, self.ahead, self.numbers, device=self.device)
@@ -300,7 +280,3 @@ class Pi0(FlowPolicy, PiReader):
             tokenizer=self.origin.tokenizer if self.origin else TOKENIZER,
             kept=self.origin.config if self.origin else {},
         )
-
-    def _own(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Those of learned noise: transformers saves all others."""
-        yield from noise_weights(self.model)

@@ -78,7 +78,7 @@ class Pi0Fast(PiReader):
         place = source or Path(config.model)
         self.origin, self.shown = files, dict(files.cameras if files else read_settings(place).get(SHOWN, {}))
         self.cameras = self.cameras or list(files.cameras if files else ())
-        self.base = base_name(config.model, seed, tiny.full_name)
+        self.base = base_name(config.model, seed, tiny.NAMES[self.kind].full_name)
         adapters, name = adapter_chain(str(source) if source and not config.lora else config.model)
         fast = _fast(name, own.action_tokenizer, files)
         model, self.tokenizer = load_model(config, self.kind, name, own.tokenizer, files, seed)

@@ -10,35 +10,21 @@ from typing import Any
 
 import torch
 
-from mmrl.api.errors import UserError
-from mmrl.policies.names import tiny_name, tiny_sizes
+from mmrl.policies.names import Size, TinyNames
+from mmrl.policies.pi0.lerobot_layout import KINDS
 from mmrl.policies.pi0.lerobot_names import VISION_HEADS
 from mmrl.policies.pi0.networks import config_class
 from mmrl.policies.pi0.tiny_fast import fast_words
 from mmrl.policies.vlm.tiny.tokens import make_tokenizer
 
-SIZES = {"hidden": 64, "layers": 2, "chunk": 50}
+SIZES = {"hidden": Size(64, 32, 4096, step=32), "layers": Size(2, 1, 64), "chunk": Size(50, 1, 256)}
 """Width of the language model and the vision tower (the expert has half of it); depth of all three; predicted actions."""
+NAMES = {kind: TinyNames(family=kind, called=kind, sizes=SIZES) for kind in KINDS}
 
 
 def parse(name: str, seed: int, kind: str = "pi0") -> dict[str, int]:
-    """`tiny:KIND[:key=value,...]` -> keyword arguments of `build`. Raises UserError for an unknown or invalid part."""
-    if name.split(":")[1] != kind:
-        raise UserError(f"{name!r} is no {kind}: write tiny:{kind}, or a folder or hub name of one", key="policy.model")
-    _, options = tiny_sizes(name, SIZES, seed)
-    hidden, layers, chunk = (options[name] for name in SIZES)
-    if hidden % 32 or not 32 <= hidden <= 4096 or not 1 <= layers <= 64 or not 1 <= chunk <= 256:
-        raise UserError(
-            f"{name!r}: hidden must be a multiple of 32 up to 4096, layers 1 to 64, chunk 1 to 256: change them",
-            key="policy.model",
-        )
-    return options
-
-
-def full_name(name: str, seed: int) -> str:
-    """`name` with everything that `parse` would add, so that it stands for the same weights whatever the seed of a run."""
-    kind = name.split(":")[1]
-    return tiny_name(kind, parse(name, seed, kind))
+    """See `TinyNames.parse`: keyword arguments of `build`."""
+    return NAMES[kind].parse(name, seed)
 
 
 def config(kind: str, hidden: int, layers: int, chunk: int, attention: str = "sdpa") -> Any:

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
-from mmrl.api.errors import UserError, shorten
+from mmrl.api.errors import UserError
 from mmrl.policies.acting.flow_noise import weights_without_noise
-from mmrl.policies.acting.lerobot_processors import ACTION, OLD_CURE, STATE, Files, norm_map, read_table, statistics_of
+from mmrl.policies.acting.lerobot_folder import WEIGHTS, read_weights, unreadable
+from mmrl.policies.acting.lerobot_processors import ACTION, STATE, Files, norm_map, read_table, statistics_of
 from mmrl.policies.acting.units import Statistics
 from mmrl.policies.lora import adapter_chain
 from mmrl.policies.names import refuse_path
@@ -23,6 +24,7 @@ from mmrl.policies.smolvla.config import BACKBONE, SmolVLAConfig, check_backbone
 from mmrl.policies.smolvla.network import Network, float32_where_precise
 from mmrl.policies.smolvla.processors import Processors, read_processors, write_processors
 
+CALLED = "a SmolVLA"
 CURE = "give a folder or hub name of a SmolVLA that LeRobot saved, or tiny:smolvla"
 BACKBONE_CURE = f"set policy.options.backbone to a folder with the config.json and the tokenizer of {BACKBONE}"
 INSIDE = "backbone"
@@ -64,7 +66,7 @@ def check_statistics(name: str, dims: Any, state: Any) -> None:
     try:
         config = read_config(_table(files))
     except UserError as error:
-        raise _of(name, error) from error
+        raise unreadable(name, error, CURE) from error
     dims = dims if isinstance(dims, int) else config.numbers(ACTION)
     statistics_of(files, read_processors(files), dims, state if isinstance(state, int) else config.numbers(STATE))
 
@@ -87,10 +89,8 @@ def open_checkpoint(name: str, backbone: str = "", words: bool = True) -> Checkp
         where = backbone or (str(inside) if inside.is_dir() else config.vlm_model_name)
         vlm = _backbone(name, where)
         check_backbone(config, vlm)
-    except OSError as error:
-        raise UserError(f"{name!r} can't be read: {shorten(error, 300)}: {CURE}", key="policy.model") from error
-    except UserError as error:
-        raise _of(name, error) from error
+    except (OSError, UserError) as error:
+        raise unreadable(name, error, CURE) from error
     tokenizer = _tokenizer(name, where) if words else None
     return Checkpoint(
         name=name, table=table, config=config, backbone=vlm, tokenizer=tokenizer, files=files, processors=processors
@@ -106,28 +106,17 @@ def load_network(found: Checkpoint, seed: int, dtype: torch.dtype, attention: st
         float32_where_precise(network, dtype)
         return network
     network = skeleton(found, attention)
-    try:
-        file = found.files.get("model.safetensors")
-        weights = {key.removeprefix("model."): weight for key, weight in load_file(file).items()} if file else {}
-    except Exception as error:
-        raise UserError(f"{found.name!r} can't be loaded: {shorten(error, 300)}: {CURE}", key="policy.model") from error
-    weights.pop(UNUSED, None)
-    own = network.state_dict()
-    if missing := sorted(own.keys() - weights.keys()):
-        raise UserError(
-            f"{found.name!r} lacks {len(missing)} of a SmolVLA's weights, such as {missing[0]}: {CURE}", key="policy.model"
-        )
-    if odd := sorted(weights.keys() - own.keys()):
-        cure = OLD_CURE if "normalize_" in odd[0] else CURE
-        raise UserError(f"{found.name!r} has {len(odd)} weights too many, such as {odd[0]}: {cure}", key="policy.model")
-    for name, weight in own.items():
-        if weights[name].shape != weight.shape:
-            there, here = list(weights[name].shape), list(weight.shape)
-            raise UserError(f"{found.name!r}: {name} is {there}, and {here} by its config.json: {CURE}", key="policy.model")
+    weights = read_weights(found.files, network.state_dict(), CALLED, CURE, renamed=_network_weights)
     network.load_state_dict(weights, assign=True)
     network.requires_grad_(True)
     float32_where_precise(network, dtype)
     return network
+
+
+def _network_weights(saved: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """A file's weights by the network's names, without the head that is never used."""
+    named = {name.removeprefix("model."): weight for name, weight in saved.items()}
+    return {name: weight for name, weight in named.items() if name != UNUSED}
 
 
 def skeleton(found: Checkpoint, attention: str = "sdpa") -> Network:
@@ -174,7 +163,7 @@ def save_network(
     }
     (folder / "config.json").write_text(json.dumps(table, indent=4), encoding="utf-8")
     weights = {f"model.{name}": weight.detach().contiguous() for name, weight in weights_without_noise(network).items()}
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
     said = found.processors or Processors(longest=found.config.tokenizer_max_length)
     said = dataclasses.replace(said, tokenizer=vlm, renamed=renamed)
     write_processors(folder, said, statistics, inputs, outputs)
@@ -189,12 +178,7 @@ def _save_image_processors(folder: Path) -> None:
 
 
 def _table(files: Files) -> Mapping[str, Any]:
-    return read_table(files, "smolvla", "a SmolVLA", CURE)
-
-
-def _of(name: str, error: UserError) -> UserError:
-    """The error with the name of the checkpoint, which those about its config.json lack."""
-    return error if error.key else UserError(f"{name!r}: {error}: {CURE}", key="policy.model")
+    return read_table(files, "smolvla", CALLED, CURE)
 
 
 def _backbone(name: str, where: str) -> Any:

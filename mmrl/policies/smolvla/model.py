@@ -16,7 +16,7 @@ from torch.nn.functional import interpolate, pad
 from mmrl.api.errors import UserError
 from mmrl.api.simulators.types import Observation, TrajectoryData
 from mmrl.config.sections import PolicyConfig
-from mmrl.policies.acting.flow import PLACES, Chains, Velocity, chains
+from mmrl.policies.acting.flow import Chains, Velocity, chains
 from mmrl.policies.acting.flow_noise import add_noise
 from mmrl.policies.acting.lerobot_cameras import NamedCameras
 from mmrl.policies.acting.lerobot_processors import ACTION, STATE, chosen_statistics
@@ -127,10 +127,7 @@ class SmolVLA(NamedCameras, Pi0):
 
     def tokens_per_call(self, tracks: Sequence[TrajectoryData]) -> int:
         read = {(text, len(self._names(track))) for track in tracks for text in track.told}
-        moments = 1 if self.chains.noisy == "one" else self.chains.steps
-        if any(track.choices.shape[1] == 1 for track in tracks):  # a demonstration
-            moments = max(moments, PLACES)
-        return max((len(self._ids(*one)) for one in read), default=0) + 1 + moments * self.ahead
+        return max((len(self._ids(*one)) for one in read), default=0) + 1 + self._moments(tracks) * self.ahead
 
     # -- reading ----------------------------------------------------------------------------------------------------------
 

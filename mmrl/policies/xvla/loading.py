@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
-from mmrl.api.errors import UserError, shorten
+from mmrl.api.errors import UserError
 from mmrl.policies.acting.flow_noise import weights_without_noise
+from mmrl.policies.acting.lerobot_folder import WEIGHTS, read_weights, unreadable
 from mmrl.policies.acting.lerobot_processors import Files, norm_map, read_table
 from mmrl.policies.acting.saved_policy import SETTINGS
 from mmrl.policies.acting.units import Statistics
@@ -29,7 +30,6 @@ CURE = "give a folder or hub name of an X-VLA that LeRobot or its authors saved,
 TOKENIZER_CURE = "set policy.options.tokenizer to a folder or hub name with the tokenizer of facebook/bart-large"
 INSIDE = "tokenizer"
 """The folder in which a saved policy keeps its tokenizer."""
-WEIGHTS = "model.safetensors"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,10 +105,8 @@ def open_checkpoint(name: str, tokenizer: str = "", words: bool = True) -> Check
     try:
         config, florence = read_config(table), florence_of(table)
         processors = Processors(longest=config.tokenizer_max_length) if of_authors(table) else read_processors(files)
-    except OSError as error:
-        raise UserError(f"{name!r} can't be read: {shorten(error, 300)}: {CURE}", key="policy.model") from error
-    except UserError as error:
-        raise error if error.key else UserError(f"{name!r}: {error}: {CURE}", key="policy.model") from error
+    except (OSError, UserError) as error:
+        raise unreadable(name, error, CURE) from error
     named = (processors.tokenizer if processors else "") or config.tokenizer_name
     made = _tokenizer(name, tokenizer, files, named) if words else None
     if made is not None and len(made) > florence.text_config.vocab_size:
@@ -130,25 +128,8 @@ def load_network(found: Checkpoint, space: Space, seed: int, dtype: torch.dtype,
         typed(network, dtype)
         return network
     network = skeleton(found, space, attention)
-    try:
-        file = found.files.get(WEIGHTS)
-        weights = network_weights(load_file(file)) if file else {}
-    except Exception as error:
-        raise UserError(f"{found.name!r} can't be loaded: {shorten(error, 300)}: {CURE}", key="policy.model") from error
-    own = network.state_dict()
-    if missing := sorted(own.keys() - weights.keys()):
-        raise UserError(
-            f"{found.name!r} lacks {len(missing)} of an X-VLA's weights, such as {missing[0]}: {CURE}", key="policy.model"
-        )
-    if odd := sorted(weights.keys() - own.keys()):
-        raise UserError(f"{found.name!r} has {len(odd)} weights too many, such as {odd[0]}: {CURE}", key="policy.model")
-    for name, weight in own.items():
-        if weights[name].shape != weight.shape:
-            there, here = list(weights[name].shape), list(weight.shape)
-            raise UserError(
-                f"{found.name!r}: {name} is {there}, and {here} by its config.json and the action space {space.mode}: {CURE}",
-                key="policy.model",
-            )
+    sized_by = f"its config.json and the action space {space.mode}"
+    weights = read_weights(found.files, network.state_dict(), CALLED, CURE, renamed=network_weights, sized_by=sized_by)
     network.load_state_dict(weights, assign=True)
     for name, weight in network.named_parameters():
         weight.requires_grad_(name != PLACES)

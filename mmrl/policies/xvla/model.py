@@ -18,8 +18,8 @@ from mmrl.api.errors import UserError
 from mmrl.api.simulators.types import Observation, TrajectoryData
 from mmrl.api.transfer import upload_one
 from mmrl.config.sections import PolicyConfig
-from mmrl.policies.acting.flow import PLACES, chains
-from mmrl.policies.acting.flow_noise import add_noise, is_noise, noise_weights, with_noise
+from mmrl.policies.acting.flow import chains
+from mmrl.policies.acting.flow_noise import add_noise, is_noise, with_noise
 from mmrl.policies.acting.guidance import Guidance
 from mmrl.policies.acting.lerobot_cameras import NamedCameras
 from mmrl.policies.acting.lerobot_processors import chosen_statistics, statistics_of
@@ -139,10 +139,7 @@ class XVLA(NamedCameras, Pi0):
 
     def tokens_per_call(self, tracks: Sequence[TrajectoryData]) -> int:
         """Each time passes the whole transformer."""
-        config, found = self.checkpoint.config, 0
-        moments = 1 if self.chains.noisy == "one" else self.chains.steps
-        if any(track.choices.shape[1] == 1 for track in tracks):  # a demonstration
-            moments = max(moments, PLACES)
+        config, moments, found = self.checkpoint.config, self._moments(tracks), 0
         for track in tracks:
             names = self._names(track)
             height, width = self.checkpoint.sides or tuple(track.images[names[0]].shape[1:3])
@@ -266,7 +263,7 @@ class XVLA(NamedCameras, Pi0):
         return ((name, p) for name, p in self.model.named_parameters() if name.split(".")[1] in OF_DOMAIN)
 
     def _own(self) -> Iterator[tuple[str, torch.Tensor]]:
-        yield from noise_weights(self.model)
+        yield from super()._own()
         if self._whole:
             yield from self._of_domain()
 

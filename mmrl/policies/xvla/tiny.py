@@ -7,33 +7,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from mmrl.api.errors import UserError
-from mmrl.policies.names import tiny_name, tiny_sizes
+from mmrl.policies.names import Size, TinyNames
 from mmrl.policies.vlm.tiny.tokens import make_tokenizer, rows
 
-FAMILY = "xvla"
-SIZES = {"hidden": 64, "layers": 2, "chunk": 30}
+SIZES = {"hidden": Size(64, 16, 4096, step=8), "layers": Size(2, 1, 64), "chunk": Size(30, 1, 256)}
 """Width of the transformer, the language model and the vision tower's last stage; depth of the former two; predicted actions."""
+NAMES = TinyNames(family="xvla", called="X-VLA", sizes=SIZES)
+parse, full_name = NAMES.parse, NAMES.full_name
 SIDE, HEADS = 64, 4
-
-
-def parse(name: str, seed: int) -> dict[str, int]:
-    """`tiny:xvla[:key=value,...]` -> its sizes and seed. Raises UserError for an unknown or invalid part."""
-    if name.split(":")[1] != FAMILY:
-        raise UserError(f"{name!r} is no X-VLA: write tiny:{FAMILY}, or a folder or hub name of one", key="policy.model")
-    _, options = tiny_sizes(name, SIZES, seed)
-    hidden, layers, chunk = (options[name] for name in SIZES)
-    if hidden % 8 or not 16 <= hidden <= 4096 or not 1 <= layers <= 64 or not 1 <= chunk <= 256:
-        raise UserError(
-            f"{name!r}: hidden must be a multiple of 8 from 16 to 4096, layers 1 to 64, chunk 1 to 256: change them",
-            key="policy.model",
-        )
-    return options
-
-
-def full_name(name: str, seed: int) -> str:
-    """`name` with everything that `parse` would add, so that it stands for the same weights whatever the seed of a run."""
-    return tiny_name(FAMILY, parse(name, seed))
 
 
 def parts(name: str) -> tuple[dict[str, Any], Any]:

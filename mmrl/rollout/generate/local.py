@@ -6,14 +6,12 @@ import contextlib
 from collections.abc import Sequence
 
 import torch
-from torch.nn.functional import pad
 from transformers import DynamicCache
 
 from mmrl.api.errors import UserError
-from mmrl.api.transfer import upload
 from mmrl.policies.shard import reshard, unshard
-from mmrl.policies.vlm.probe import padding_only
-from mmrl.policies.vlm.prompt_inputs import PromptInputs, concatenate
+from mmrl.policies.vlm.prompt_inputs import PromptInputs
+from mmrl.policies.vlm.prompt_rows import read_prompts
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.rollout.generate.decode_graphs import DecodeGraphs
 from mmrl.rollout.generate.draw import sample_tokens
@@ -171,24 +169,7 @@ class LocalGenerator:
 
     def prefill(self, inputs: list[PromptInputs], cache: DynamicCache) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Fill the cache with the prompts, padded on the left; returns logits [P, V] and the padding mask, if any."""
-        device, longest = self.policy.device, max(len(i.ids) for i in inputs)
-        ids = torch.zeros(len(inputs), longest, dtype=torch.long)
-        mask = torch.zeros(len(inputs), longest, dtype=torch.long)
-        given = inputs[0].positions
-        axes, dtype = (0, torch.long) if given is None else (len(given), given.dtype)
-        positions = torch.zeros(axes, len(inputs), longest, dtype=dtype)
-        for row, one in enumerate(inputs):
-            start = longest - len(one.ids)
-            ids[row, start:], mask[row, start:] = one.ids, 1
-            if one.positions is not None:
-                positions[:, row, start:] = one.positions
-        media = concatenate([i.media for i in inputs])
-        for key in sorted({key for one in inputs for key in one.token_types}):
-            media[key] = torch.stack([_padded_left(one.token_types.get(key), longest) for one in inputs])
-        family, text = self.policy.family, {"ids": ids, "mask": padding_only(mask), "positions": positions if axes else None}
-        there = upload({k: v for k, v in text.items() if v is not None}, device)
-        padded, seen = there.get("mask"), upload(media, device, family.on_host)
-        return family.step(there["ids"], padded, there.get("positions"), seen, cache), padded
+        return read_prompts(self.policy.family, inputs, self.policy.device, cache)
 
 
 def _stop(
@@ -205,11 +186,6 @@ def _stop(
         index = torch.tensor([n for n, _ in found], device=length_N.device)
         length_N[index] = torch.tensor([end for _, end in found], device=length_N.device)
         finished_N[index] = True
-
-
-def _padded_left(types_S: torch.Tensor | None, length: int) -> torch.Tensor:
-    """Token types [length] of a prompt; without any, all are text."""
-    return torch.zeros(length, dtype=torch.long) if types_S is None else pad(types_S, (length - len(types_S), 0))
 
 
 def uniform_draws(seeds: Sequence[int], group_size: int, length: int) -> torch.Tensor:

@@ -11,8 +11,8 @@ import torch
 from transformers import DynamicCache
 
 from mmrl.api.transfer import upload
-from mmrl.policies.vlm.probe import padding_only
 from mmrl.policies.vlm.prompt_inputs import PromptInputs
+from mmrl.policies.vlm.prompt_rows import padding_only
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.rollout.generate.cache import expand, select
 from mmrl.rollout.generate.record_routes import RouteRecorder

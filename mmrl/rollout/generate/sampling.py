@@ -48,6 +48,9 @@ class SamplingParams:
     """Changes the logits before tokens are chosen; only the embedded sampler supports it."""
     routes: bool = False
     """Tell which experts were chosen; vLLM can only if it was started so, see `VllmGenerator`."""
+    earlier: tuple[int, ...] = ()
+    """Of each prompt, how often any learner was dealt it before with this seed: episodes in simulators, which its id seeds, are
+    then further ones. Empty if none comes twice."""
 
 
 class StopTexts:

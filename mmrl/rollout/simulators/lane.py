@@ -79,6 +79,11 @@ class Lane:
         return f"simulator {self.spec.id!r}"
 
     @property
+    def last_seen(self) -> Observation | None:
+        """What it showed last, without a history; None if it has shown nothing yet."""
+        return self._observation
+
+    @property
     def device(self) -> torch.device:
         """The device of its observations."""
         assert self._observation is not None

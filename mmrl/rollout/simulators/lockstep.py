@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -151,19 +151,18 @@ class SimulatorCollector:
     ) -> list[Trajectory]:
         """N = len(prompts) * group_size episodes, a group's next to each other; those of a group begin in the same state. A
         prompt's id fixes the random draws of its episodes, so `numbers` is ignored; where a prompt comes again, as of a task with
-        few starts, its episodes are further ones. Raises UserError if an expert is to teach or
+        few starts (`SamplingParams.earlier`), its episodes are further ones. Raises UserError if an expert is to teach or
         to take over from a policy that chooses several actions at a time, which a checkpoint may say."""
         if (self.with_expert or self.interventions) and self.policy.chunk > 1:
             raise UserError(
                 f"an expert gives one action at a time, and the policy carries out {self.policy.chunk} in each call: set "
                 "policy.options.chunk = 1"
             )
-        jobs, played = list[EpisodeJob](), Counter[tuple[str, str]]()
-        for prompt in prompts:
-            for _ in range(group_size):
-                number = played[prompt.task, prompt.id]
-                jobs.append(EpisodeJob(prompt=prompt, seed=derive(sampling.seed, prompt.task, prompt.id, number)))
-                played[prompt.task, prompt.id] += 1
+        jobs = [
+            EpisodeJob(prompt=prompt, seed=derive(sampling.seed, prompt.task, prompt.id, number))
+            for prompt, before in zip(prompts, sampling.earlier or [0] * len(prompts), strict=True)
+            for number in range(before * group_size, (before + 1) * group_size)
+        ]
         self._play(jobs, lambda lane, envs, seen: self._act(lane, envs, seen, sampling.temperature))
         self._value_ends(jobs)
         return [_rollout(job, n // group_size, version) for n, job in enumerate(jobs)]

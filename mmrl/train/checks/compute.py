@@ -280,7 +280,7 @@ def check_staleness(config: RunConfig, acts: bool, algorithms: Sequence[Algorith
             raise UserError(
                 f"stages.{number}.entropy_control answers prompts again while compute.staleness = {k} samples others: {cure}"
             )
-        if "told_logprobs_NT" in algorithm.needs:
+        if not {"told_logprobs_NT", "shown_logprobs_NT"}.isdisjoint(algorithm.needs):
             raise UserError(
                 f"stages.{number}.algorithm = {stage.algorithm!r} reads prompts while compute.staleness = {k} samples others: "
                 f"{cure}"

@@ -13,9 +13,10 @@ TO_LEARNER = {"mean_log_ratio_L", "log_ratios_N", "batch_M3"}
 
 def check_corrections(where: str, stage: RlStage, algorithm: Algorithm) -> None:
     """Refuse keys that have no effect, or that the algorithm's loss contradicts. where: the stage's key."""
-    if stage.importance_sampling_level == "sequence" and stage.importance_sampling == "off":
+    level = stage.importance_sampling_level
+    if level != "token" and stage.importance_sampling == "off":
         raise UserError(
-            f'{where}.importance_sampling_level = "sequence" has no effect with importance_sampling = "off": set that to '
+            f'{where}.importance_sampling_level = "{level}" has no effect with importance_sampling = "off": set that to '
             '"truncate" or "mask", or drop this'
         )
     if stage.ratio_to == "learner":

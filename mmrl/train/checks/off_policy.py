@@ -13,8 +13,10 @@ from mmrl.config.sections import OffPolicyStage, RecapStage, RunConfig, Stage
 from mmrl.judge.rewards import Weights
 from mmrl.policies.acting.base import ActingPolicy
 from mmrl.policies.acting.saved_policy import saved_options
-from mmrl.policies.load import policy_class
+from mmrl.policies.load import config_beneath, policy_class
 from mmrl.policies.squashed import Squashed
+from mmrl.policies.steered import Steered
+from mmrl.registry import plugins
 from mmrl.train.sampling.rules import check_plugin_rules, plugin_rules
 
 
@@ -41,13 +43,21 @@ def check_off_policy(
             f'{where}: kind = "off-policy" needs actions with a gradient by the policy\'s weights, which policy.kind = '
             f'{config.policy.kind!r} doesn\'t give: use "squashed", or set improve, which needs none'
         )
+    if stage.noise_aliasing and not issubclass(kind, Steered):
+        raise UserError(
+            f'{where}.noise_aliasing: policy.kind = {config.policy.kind!r} chooses no noise: use "steered", or leave it out'
+        )
     if not getattr(kind, "imitates", True):
         theirs = stage.offline in (EXPERT_EPISODES, RECORDED_EPISODES)
-        asked = {"improve": stage.improve, "interventions": stage.interventions, "offline": theirs}
-        for key in (key for key, given in asked.items() if given):
+        asked = {"interventions": stage.interventions, "offline": theirs}
+        for key in (key for key, given in asked.items() if given and not stage.noise_aliasing):
             raise UserError(
-                f"{where}.{key}: policy.kind = {config.policy.kind!r} chooses noise, which nobody else's actions have: leave it "
-                "out"
+                f"{where}.{key}: policy.kind = {config.policy.kind!r} chooses noise, which nobody else's actions have: set "
+                "noise_aliasing, or leave it out"
+            )
+        if stage.improve:
+            raise UserError(
+                f"{where}.improve: policy.kind = {config.policy.kind!r} chooses noise, which no other action has: leave it out"
             )
     if stage.offline_steps and learned:
         raise UserError(f"{where}.offline_steps: the rule learns what to pay from what is played: leave out offline_steps")
@@ -78,14 +88,9 @@ def check_off_policy(
                 raise UserError(
                     f'{where}.offline = "{RECORDED_EPISODES}": task {label!r} has no recorded episodes: use robotics/demos'
                 )
-    elif stage.offline and stage.improve and not issubclass(kind, Squashed):
+    elif stage.offline and (asks := _asks_for_pictures(stage, kind, config.policy.kind)):
         raise UserError(
-            f"{where}.offline = {stage.offline!r}: a memory has no pictures for policy.kind = {config.policy.kind!r} to imitate: "
-            f'use "{EXPERT_EPISODES}" or "{RECORDED_EPISODES}"'
-        )
-    elif stage.offline and stage.rules:
-        raise UserError(
-            f'{where}.offline = {stage.offline!r}: a memory has no pictures for rules to pay for: use "{EXPERT_EPISODES}" or '
+            f'{where}.offline = {stage.offline!r}: a memory has no pictures for {asks}: use "{EXPERT_EPISODES}" or '
             f'"{RECORDED_EPISODES}"'
         )
     elif stage.offline and not Path(stage.offline).is_file():
@@ -93,6 +98,15 @@ def check_off_policy(
             f"{where}.offline = {stage.offline!r} is no file: name a memory, such as runs/NAME/checkpoints/step-.../"
             f'memory.safetensors, "{EXPERT_EPISODES}", or "{RECORDED_EPISODES}"'
         )
+
+
+def _asks_for_pictures(stage: OffPolicyStage, policy: type, kind: str) -> str:
+    """Who needs the pictures of offline data, and for what; empty: nobody."""
+    if stage.improve and not issubclass(policy, Squashed):
+        return f"policy.kind = {kind!r} to imitate"
+    if stage.noise_aliasing:
+        return "the base to act on"
+    return "rules to pay for" if stage.rules else ""
 
 
 def check_gripper(config: RunConfig, number: int, stage: Stage, policy: PolicySpec) -> None:
@@ -149,8 +163,17 @@ def _check_interventions(
         for label in labels if getattr(stage, key, 0) else ():
             if label in simulators and "expert" not in simulators[label].capabilities:
                 raise UserError(f"{where}.{key}: simulator {simulators[label].id!r} of {label!r} has no expert: set it to 0")
-    if stage.interventions and config.policy.options.get("chunk", 1) != 1:
-        raise UserError(f"{where}.interventions: an expert gives one action at a time: set policy.options.chunk = 1")
+    if not stage.interventions:
+        return
+    acting, cure = config.policy, "set policy.options.chunk = 1"
+    options = {**saved_options(Path(acting.model)), **acting.options}
+    if issubclass(policy_class(plugins.registry().get("policies", acting.kind)), Steered):  # its base says how many
+        base = options.get("base", "")
+        cure = "set chunk = 1 in policy.options.base.options" if isinstance(base, Mapping) else "take a base whose chunk is 1"
+        acting = config_beneath(base, acting)
+        options = {**saved_options(Path(acting.model)), **acting.options}
+    if options.get("chunk", 1) != 1:
+        raise UserError(f"{where}.interventions: an expert gives one action at a time: {cure}")
 
 
 def _check_one_process(config: RunConfig, where: str, kind: str) -> None:

@@ -317,8 +317,9 @@ def check_tokens(where: str, kind: str, token: TokenKind, stage: Training, algor
         return
     if stage.ratio != "token" and not token.acts:
         raise UserError(f'{where}.ratio = "{stage.ratio}" is for policies that act, and {own}: leave it out')
-    whole = {key: getattr(stage, key) for key in ("off_policy_mask", "gap_mask")}
-    whole['importance_sampling_level = "sequence"'] = stage.importance_sampling_level
+    whole: dict[str, float | str | None] = {"off_policy_mask": stage.off_policy_mask}
+    whole["gap_mask"] = None if stage.gap_level == "token" else stage.gap_mask
+    whole[f'importance_sampling_level = "{stage.importance_sampling_level}"'] = stage.importance_sampling_level
     for key, value in whole.items():
         if value not in (None, "token") and token.acts:
             raise UserError(f"{where}.{key} is about whole completions of policies that write, and {own}: leave it out")

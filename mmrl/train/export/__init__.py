@@ -20,6 +20,7 @@ from mmrl.policies.load import make_policy
 from mmrl.policies.lora import CONFIG, adapter_chain, merge
 from mmrl.policies.names import refuse_path
 from mmrl.policies.policy import Policy
+from mmrl.policies.vlm.chat_templates import ChatTemplate
 from mmrl.policies.vlm.thinkers import PREFIX, thinker_class, thinker_settings
 from mmrl.policies.vlm.weights import weight_files
 from mmrl.run_folder.reader import read_run, step_of
@@ -81,7 +82,8 @@ def export_run(
             shutil.copytree(source, out, dirs_exist_ok=True)
         shutil.copyfile(run / "config.toml", out / RUN_FILE)
         named = hub or out.resolve().name
-        card = Card(read_run(run), config, step, layout_of(out), named, origin(config.policy.model), loader_of(out))
+        layout, loader, opening = layout_of(out), loader_of(out), opening_in(out, config)
+        card = Card(read_run(run), config, step, layout, named, origin(config.policy.model), loader, opening)
         (out / "README.md").write_text(card.text(), encoding="utf-8")
     if uploader:
         say(f"uploading {out} to {hub}")
@@ -116,6 +118,19 @@ def loader_of(folder: Path) -> str:
     file = Path(adapter_chain(str(folder))[1]) / "config.json"
     kind = json.loads(file.read_text(encoding="utf-8")).get("model_type", "") if file.is_file() else ""
     return getattr(thinker_class(kind), "__name__", LOADER)
+
+
+def opening_in(folder: Path, config: RunConfig) -> str:
+    """What the chat template of an exported policy writes of each answer, see `ChatTemplate.opening`; empty without one."""
+    if not (folder / "chat_template.jinja").is_file():
+        return ""
+    from transformers import AutoProcessor
+
+    processor = AutoProcessor.from_pretrained(folder, trust_remote_code=config.policy.trust_remote_code)
+    try:
+        return ChatTemplate(processor, config.policy.chat_template_kwargs).opening
+    except UserError:  # a variable that it doesn't read: the card shows it, and training refuses it
+        return ""
 
 
 def _save(config: RunConfig, source: Path, out: Path, merged: bool) -> None:

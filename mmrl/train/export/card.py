@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +35,7 @@ inputs = processor.apply_chat_template(
     return_tensors="pt",
 ).to(model.device, model.dtype)
 answer = model.generate(**inputs, max_new_tokens={tokens}, do_sample=False)
-print(processor.decode(answer[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True))
+print({opening}processor.decode(answer[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True))
 ```{pixels}"""
 USE: dict[str, str] = {
     "transformers": ASK,
@@ -84,6 +85,8 @@ class Card:
     """The model with which training began."""
     loader: str = LOADER
     """The class of transformers that loads it."""
+    opening: str = ""
+    """What its chat template writes of each answer, such as `<think>`."""
 
     def text(self) -> str:
         parts = [self._head(), self._evaluation(), self._training(), self._use(), self._licence()]
@@ -185,7 +188,13 @@ class Card:
         template = "".join(f"\n    {name}={value!r}," for name, value in self.config.policy.chat_template_kwargs.items())
         kind = self.layout if self.loader else "thinker"
         use = USE[kind].format(
-            name=self.name, base=_shown(self.base), loader=self.loader, tokens=tokens, pixels=pixels, template=template
+            name=self.name,
+            base=_shown(self.base),
+            loader=self.loader,
+            tokens=tokens,
+            pixels=pixels,
+            template=template,
+            opening=json.dumps(self.opening) + " + " if self.opening else "",
         )
         return f"## Use\n\n{use}"
 

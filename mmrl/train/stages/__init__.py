@@ -25,8 +25,8 @@ def steps_of(run: StageContext, stage: Training) -> Steps:
     if isinstance(stage, RlStage):
         name = "imitation" if stage.imitation else "entropy" if stage.entropy_control else name
         name = "turns" if stage.turn_critic else name
-    if isinstance(stage, OffPolicyStage) and stage.improve:
-        name = "improving"
+    if isinstance(stage, OffPolicyStage):
+        name = "improving" if stage.improve else "aliasing" if stage.noise_aliasing else name
     found: Steps = importlib.import_module(f"{__name__}.{name}").STEPS(run, stage)
     return found
 

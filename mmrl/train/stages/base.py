@@ -89,15 +89,15 @@ class Steps:
             own = {n: place for n, place in enumerate(places) if ranks.owns(n)}
             prompts = [self.source.shown(self.source[place]) for place in own.values()]
             encoded = zip(own.values(), prompts, self.run.collector.encode(prompts), strict=True)
-            return self._demonstrate(dict(zip(own, encoded, strict=True)))
+            return self._demonstrate({n: EncodedPrompt(*one) for n, one in zip(own, encoded, strict=True)})
 
         found = ranks.gather_sharded(work, lambda rollout: rollout.to_stub())
         return [replace(r, group=number) for number, r in enumerate(found)]
 
     def _demonstrate(self, taken: Mapping[int, EncodedPrompt]) -> dict[int, Rollout]:
         encoded = taken.values()
-        gold = [gold_completion(self.run.tasks[prompt.task], prompt) for _, prompt, _ in encoded]
-        rollouts = self.run.collector.demonstrate([p for _, p, _ in encoded], [i for _, _, i in encoded], gold)
+        gold = [gold_completion(self.run.tasks[one.prompt.task], one.prompt) for one in encoded]
+        rollouts = self.run.collector.demonstrate([one.prompt for one in encoded], [one.inputs for one in encoded], gold)
         return dict(zip(taken, rollouts, strict=True))
 
     @property

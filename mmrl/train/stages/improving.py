@@ -9,7 +9,7 @@ import torch
 
 from mmrl.api.errors import UserError
 from mmrl.api.seeds import derive
-from mmrl.api.simulators.types import Observation, TrajectoryData
+from mmrl.api.simulators.types import Observation
 from mmrl.config.sections import OffPolicyStage
 from mmrl.policies.acting.action_sample import ActionSample
 from mmrl.policies.acting.randomness import CallRandomness
@@ -23,8 +23,7 @@ from mmrl.train.update.candidates import OfFeatures, OfScenes
 from mmrl.train.update.improving import Improving
 from mmrl.train.update.learner import Learner
 from mmrl.train.update.packer import PackOptions
-from mmrl.train.update.replay import Episode
-from mmrl.train.update.scenes import Scenes
+from mmrl.train.update.scenes import BothScenes, Scenes
 
 if TYPE_CHECKING:
     from mmrl.train.context import StageContext
@@ -56,23 +55,17 @@ class ImprovingSteps(OffPolicySteps):
             self.sees = eyes = Eyes(policy, how.state)
             self.scenes = self.scenes or Scenes(stage.capacity)
             self.unread = True
-            self.source_of = OfScenes(policy, how.candidates, self.scenes, None)
-            self.learner = Improving(imitator, self.source_of, eyes.width, *sizes, eyes)
+            self.both = BothScenes(self.scenes)
+            self.learner = Improving(imitator, OfScenes(policy, how.candidates, self.both), eyes.width, *sizes, eyes)
         self.memory = self.new_memory()
 
     def __call__(self) -> dict[str, float]:
         if self.unread:
             if not self.taken_over:  # else a checkpoint had them
                 self.offline, self.offline_scenes = offline_memory(self.run, self.stage, self.policy, self.sees)
-            self.source_of.offline = self.offline_scenes
             self.unread = False
         self.learner.source.renew(derive(self.seed, "candidates", self.learner.calls))
         return super().__call__()
-
-    def keep_interventions(self, track: TrajectoryData, episode: Episode) -> None:
-        super().keep_interventions(track, episode)
-        if not isinstance(self.policy, Squashed):
-            self.source_of.offline = self.offline_scenes
 
     @property
     def warming(self) -> bool:

@@ -33,7 +33,7 @@ from mmrl.train.update.iql import Iql
 from mmrl.train.update.paying import Paying
 from mmrl.train.update.replay import Episode, Replay
 from mmrl.train.update.rlpd import Rlpd
-from mmrl.train.update.scenes import Scenes, observations
+from mmrl.train.update.scenes import BothScenes, Scenes, observations
 from mmrl.train.update.td3 import Td3
 
 if TYPE_CHECKING:
@@ -61,6 +61,8 @@ class OffPolicySteps(Steps):
     """What was seen in the memory's episodes, if the policy or a rule sees it again."""
     offline_scenes: Scenes | None = None
     """The same of the offline memory."""
+    both: BothScenes | None = None
+    """The two together, for a learner that acts again on what was seen."""
     taken_over = False
     """Whether the offline memory also holds steps in which another than the policy acted."""
     sees: Sees
@@ -78,8 +80,12 @@ class OffPolicySteps(Steps):
         if self.paying:
             self.scenes = Scenes(stage.capacity)
         if isinstance(run.policy, Squashed):
-            self.sees = run.policy
-            self.offline, self.offline_scenes = offline_memory(run, stage, run.policy, run.policy)
+            self.sees = self.seen_by(run.policy)
+            self.offline, self.offline_scenes = offline_memory(run, stage, run.policy, self.sees)
+
+    def seen_by(self, policy: Squashed) -> Sees:
+        """What gives the critics' features of a policy that acts by them."""
+        return policy
 
     @property
     def seed(self) -> int:
@@ -98,7 +104,7 @@ class OffPolicySteps(Steps):
     def new_memory(self) -> Replay:
         stage = self.stage
         drawn = {"gamma": stage.gamma, "alpha": stage.priority, "beta": stage.priority_correction if stage.priority else 0.0}
-        layout = layout_of(self.run, stage, self.policy, self.sees)
+        layout = layout_of(self.run, stage, self.sees)
         return Replay(layout, stage.capacity, **drawn, changing=bool(self.paying))
 
     def __call__(self) -> dict[str, float]:
@@ -181,6 +187,8 @@ class OffPolicySteps(Steps):
         calls = count if self.learns else 0
         with run.clock("update"):
             self.sleep()
+            if self.both is not None:
+                self.both.offline = self.offline_scenes
             if run.at.stage_step == self.stage.explore_steps > 0:
                 self.learner.begin_anew()
             if (every := self.stage.optimizer_every) and run.at.stage_step and run.at.stage_step % every == 0:

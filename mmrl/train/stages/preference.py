@@ -111,10 +111,10 @@ class PreferenceSteps(Steps):
 
     def _given(self, taken: Mapping[int, EncodedPrompt]) -> dict[int, Pair]:
         twice = [one for one in taken.values() for _ in range(2)]
-        sides = [side for _, prompt, _ in taken.values() for side in pair_of(self.run.tasks[prompt.task], prompt)]
-        rollouts = self.run.collector.demonstrate([prompt for _, prompt, _ in twice], [i for _, _, i in twice], sides)
+        sides = [side for one in taken.values() for side in pair_of(self.run.tasks[one.prompt.task], one.prompt)]
+        rollouts = self.run.collector.demonstrate([one.prompt for one in twice], [one.inputs for one in twice], sides)
         each = zip(taken.items(), rollouts[::2], rollouts[1::2], strict=True)
-        return {n: Pair(preferred=best, rejected=worst, place=place) for (n, (place, _, _)), best, worst in each}
+        return {n: Pair(preferred=best, rejected=worst, place=one.place) for (n, one), best, worst in each}
 
     # -- the update -------------------------------------------------------------------------------------------------------
 

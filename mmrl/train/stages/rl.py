@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from mmrl.algorithms.entropy import adapted_bonus, bonus_counts
 from mmrl.algorithms.kl import adapted
 from mmrl.algorithms.loss import negative_log_likelihood
 from mmrl.algorithms.signals import ENVIRONMENT, Signals
@@ -17,7 +18,7 @@ from mmrl.api.episodes import Conversation
 from mmrl.api.errors import PluginError
 from mmrl.api.seeds import derive
 from mmrl.api.types import Rollout
-from mmrl.config.sections import CriticConfig, RlStage
+from mmrl.config.sections import AdaptiveEntropyConfig, CriticConfig, RlStage
 from mmrl.policies.batches import Batch, Credit
 from mmrl.policies.critic import Critic
 from mmrl.policies.reference import Reference
@@ -32,7 +33,7 @@ from mmrl.train.sampling.groups import Sampled, outcomes
 from mmrl.train.sampling.guard import credited
 from mmrl.train.sampling.interventions import refuse_interventions
 from mmrl.train.sampling.masked import masked_rollouts, with_masked, with_masked_logprobs
-from mmrl.train.sampling.prompted import told_rollouts, unchanged
+from mmrl.train.sampling.prompted import shown_rollouts, told_rollouts, unchanged
 from mmrl.train.sampling.rule_states import RuleState, load_states, save_own_states, save_states
 from mmrl.train.sampling.rules import rules_of
 from mmrl.train.sampling.sampler import Sampler
@@ -145,7 +146,7 @@ class RlSteps(Steps):
             self.stage,
             weights=[self.parts(r.prompt.task, sampled) for r in rollouts],
             kl=self.kl,
-            measure=lambda names: self.measure(rollouts, names),
+            measure=lambda names: {**self.measure(rollouts, names - {"shown"}), **self.shown(sampled, names)},
             greedy=lambda: self.greedy(sampled, at),
             past=lambda r: self.source.reward_history(groups[r.group].place),
             progress=self.progress(at),
@@ -235,24 +236,51 @@ class RlSteps(Steps):
         if "told" in names:
             with self.run.clock("process"):
                 told = told_rollouts(rollouts, self.run.collector, self.run.tasks)
-            told_NT = super().measure(told, frozenset({"logprobs"}))["logprobs"]
-            found = {**found, "told": told_NT.masked_fill(unchanged(rollouts, told, told_NT.device)[:, None], torch.nan)}
+            found = {**found, "told": self.after(rollouts, told)}
         if "masked" in names:
             self.masked_NT = super().measure(self.masked(rollouts), frozenset({"logprobs"}))["logprobs"]
             found = {**found, "masked": self.masked_NT}
         return found
 
+    def shown(self, sampled: Sampled, names: frozenset[str]) -> Mapping[str, torch.Tensor]:
+        """`shown` of `mmrl.algorithms.signals.Measure`, if it is among the names."""
+        if "shown" not in names:
+            return {}
+        both, least = zip(sampled.rollouts, sampled.scores, strict=True), self.stage.success_threshold
+        solved = [s.value is not None and s.value + r.environment_reward >= least for r, s in both]
+        with self.run.clock("process"):
+            shown = shown_rollouts(sampled.rollouts, self.run.collector, solved)
+        return {"shown": self.after(sampled.rollouts, shown)}
+
+    def after(self, rollouts: Sequence[Rollout], changed: Sequence[Rollout]) -> torch.Tensor:
+        """float [N, T]: the log-probabilities of the rollouts' tokens after changed prompts, NaN where a prompt stayed."""
+        found_NT = super().measure(changed, frozenset({"logprobs"}))["logprobs"]
+        return found_NT.masked_fill(unchanged(rollouts, changed, found_NT.device)[:, None], torch.nan)
+
     def learn(self, batches: MiniBatches, beside: Demonstrations | None) -> dict[str, float]:
-        """Update the policy, the KL coefficient and the reference model; return the metrics."""
+        """Update the policy, the coefficients and the reference model; return the metrics."""
         stage, memory = self.stage, self.run.at.memory
+        self.learner.penalties.entropy_coef = self.entropy_coef
         metrics = self.update(batches.dealt, kl=self.kl, demonstrations=beside) | batches.counts
         if stage.kl_coef:
             metrics |= {"kl_coef": self.kl}
         if stage.kl_target and "kl" in metrics:
             memory["kl"] = adapted(self.kl, metrics["kl"], stage.kl_target, stage.kl_horizon)
+        if stage.adaptive_entropy:
+            self.adapt_entropy(stage.adaptive_entropy, metrics)
         if stage.reference_every and (self.run.at.stage_step + 1) % stage.reference_every == 0 and self.learner.reference:
             self.learner.reference.follow()
         return metrics
+
+    def adapt_entropy(self, rule: AdaptiveEntropyConfig, metrics: dict[str, float]) -> None:
+        """Adapt the weight of the entropy bonus, and put the one of this step among the metrics."""
+        memory = self.run.at.memory
+        metrics["entropy_coef"] = self.entropy_coef
+        if "entropy" in metrics:
+            weight = memory.get("entropy_coef", self.stage.entropy_coef)
+            bounds = {"delta": rule.delta, "least": rule.least, "most": rule.most}
+            memory["entropy_coef"] = adapted_bonus(weight, metrics["entropy"], target=rule.target, **bounds)
+            memory["entropy"] = metrics["entropy"]
 
     def sleep(self) -> None:
         self.sampler.sleep()
@@ -261,6 +289,14 @@ class RlSteps(Steps):
     def kl(self) -> float:
         """The current coefficient of the KL penalty."""
         return self.run.at.memory.get("kl", self.stage.kl_coef)
+
+    @property
+    def entropy_coef(self) -> float:
+        """The current weight of the entropy bonus, 0 while `adaptive_entropy` has it off."""
+        rule, memory = self.stage.adaptive_entropy, self.run.at.memory
+        if rule and not bonus_counts(memory.get("entropy"), rule.target):
+            return 0.0
+        return memory.get("entropy_coef", self.stage.entropy_coef)
 
     # -- results ----------------------------------------------------------------------------------------------------------
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Protocol
 
 import torch
@@ -14,7 +13,7 @@ from mmrl.api.types import Prompt, Status
 from mmrl.policies.acting.base import ActingPolicy
 from mmrl.policies.squashed import Squashed
 from mmrl.train.update.replay import Drawn
-from mmrl.train.update.scenes import Scenes
+from mmrl.train.update.scenes import BothScenes
 
 AT_ONCE = 64
 """Observations for which a policy samples candidates in one pass."""
@@ -58,8 +57,8 @@ class OfFeatures:
 class OfScenes:
     """Of any policy that acts: it sees the scenes again. One observation's samples serve all draws until the policy changes."""
 
-    def __init__(self, policy: ActingPolicy, many: int, online: Scenes, offline: Scenes | None) -> None:
-        self.policy, self.many, self.online, self.offline = policy, many, online, offline
+    def __init__(self, policy: ActingPolicy, many: int, scenes: BothScenes) -> None:
+        self.policy, self.many, self.scenes = policy, many, scenes
         self._known: dict[tuple[bool, int], torch.Tensor] = {}
         self._seed = 0
 
@@ -67,54 +66,21 @@ class OfScenes:
         self._known, self._seed = {}, seed
 
     def of(self, drawn: Drawn, after: bool, generator: torch.Generator) -> torch.Tensor:
-        keys = self._keys(drawn.last_n if after else drawn.places_n, after)
+        keys = self.scenes.keys(drawn.last_n if after else drawn.places_n, after)
         missing = sorted({key for key in keys if key not in self._known})
         for first in range(0, len(missing), AT_ONCE):
             some = missing[first : first + AT_ONCE]
             # a call's number makes the sample a function of the observation alone, whatever is drawn with it
             calls_n = torch.tensor([2 * row + is_old for is_old, row in some])
             seeds_n = torch.full_like(calls_n, self._seed)
-            found = self.policy.candidates(self._shown(some), seeds_n, calls_n, self.many).flatten(2)
+            found = self.policy.candidates(self.scenes.shown(some), seeds_n, calls_n, self.many).flatten(2)
             self._known |= zip(some, found.cpu(), strict=True)
         return upload_one(torch.stack([self._known[key] for key in keys]), drawn.seen_nF.device)
 
     def imitations(self, drawn: Drawn, actions: torch.Tensor) -> list[Trajectory]:
-        seen = self._shown(self._keys(drawn.places_n, after=False)).on(self.policy.device)
+        seen = self.scenes.shown(self.scenes.keys(drawn.places_n, after=False)).on(self.policy.device)
         chunks_nKA = actions.unflatten(1, (self.policy.chunk, self.policy.dims)).to(self.policy.device)
         return calls_to_imitate(self.policy.choices_of(chunks_nKA, seen), seen, self.policy)
-
-    def _keys(self, places_n: torch.Tensor, after: bool) -> list[tuple[bool, int]]:
-        """(whether it is offline, number of the observation) of each."""
-        is_old = places_n < 0
-        rows = torch.zeros(len(places_n), dtype=torch.int64)
-        for scenes, which, places in ((self.online, ~is_old, places_n), (self.offline, is_old, -1 - places_n)):
-            if which.any():
-                assert scenes is not None
-                rows[which] = torch.tensor(scenes.rows_of(places[which], after))
-        return list(zip(is_old.tolist(), rows.tolist(), strict=True))
-
-    def _shown(self, keys: Iterable[tuple[bool, int]]) -> Observation:
-        """The observations, in order."""
-        listed = list(keys)
-        parts = []
-        for scenes, wanted in ((self.online, False), (self.offline, True)):
-            rows = [row for is_old, row in listed if is_old == wanted]
-            if rows and scenes is not None:
-                parts.append(scenes.shown(rows))
-        order = sorted(range(len(listed)), key=lambda n: listed[n][0])  # stable: those of the run, then the offline ones
-        back = torch.empty(len(listed), dtype=torch.int64)
-        back[torch.tensor(order)] = torch.arange(len(listed))
-        return together(parts).rows(back)
-
-
-def together(parts: list[Observation]) -> Observation:
-    """Observations of the same simulator, one after the other."""
-    states = [part.state for part in parts if part.state is not None]
-    return Observation(
-        images={camera: torch.cat([part.images[camera] for part in parts]) for camera in parts[0].images},
-        state=torch.cat(states) if states else None,
-        instructions=[text for part in parts for text in part.instructions],
-    )
 
 
 def calls_to_imitate(

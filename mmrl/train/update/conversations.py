@@ -17,6 +17,7 @@ from mmrl.api.errors import UserError
 from mmrl.api.types import Prompt, Status, Turn
 from mmrl.policies.turn_states import TurnStates
 from mmrl.policies.vlm.prompt_inputs import PromptInputs
+from mmrl.policies.vlm.vision_cache import GRIDS, numbered
 from mmrl.train.update.digested import read, write
 
 
@@ -137,7 +138,8 @@ def _inputs(tensors: Mapping[str, torch.Tensor]) -> PromptInputs | None:
     return PromptInputs(
         ids=tensors["ids"],
         positions=tensors.get("positions"),
-        media=_under(tensors, "media/"),
+        media=(media := _under(tensors, "media/")),
+        pictures=numbered(media),
         token_types=_under(tensors, "types/"),
         clocks=_under(tensors, "clocks/"),
     )
@@ -149,6 +151,7 @@ def _until(inputs: PromptInputs, length: int, rows: Mapping[str, int]) -> Prompt
         ids=inputs.ids[:length],
         positions=None if inputs.positions is None else inputs.positions[:, :length],
         media={name: x[: rows[name]] for name, x in inputs.media.items() if rows.get(name)},
+        pictures=inputs.pictures[: rows.get(GRIDS, 0)],
         token_types={name: x[:length] for name, x in inputs.token_types.items()},
         clocks={name: x[: rows[name]] for name, x in inputs.clocks.items() if rows.get(name)},
     )

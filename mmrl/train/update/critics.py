@@ -137,10 +137,7 @@ class Critics:
 
     def mean_value(self, features_nF: torch.Tensor, actions_nA: torch.Tensor) -> torch.Tensor:
         """The mean over critics [n], as REDQ, RLPD and ResFiT have it, with a gradient by the actions alone."""
-        self.critic.requires_grad_(False)
-        values_n: torch.Tensor = self.critic(features_nF, actions_nA).mean(0)
-        self.critic.requires_grad_(True)
-        return values_n
+        return frozen(self.critic, features_nF, actions_nA).mean(0)
 
     def anywhere(self, drawn: Drawn, generator: torch.Generator) -> torch.Tensor:
         """[n, M, A]: actions in the whole of [-1, 1], for the penalty."""
@@ -167,7 +164,7 @@ class Critics:
             figures["off_policy/conservative"] = penalty.detach()
             loss = loss + stage.conservative * penalty
         figures["grad_norm/critic"] = self.stepped("critic", loss, step)["grad_norm"]
-        figures |= self.learn_beside(drawn, step)
+        figures |= self.learn_beside(drawn, generator, step)
         off_policy.follow(list(self.target.parameters()), list(self.critic.parameters()), stage.target_rate)
         return (q_En.detach() - targets).abs().mean(0), figures
 
@@ -176,7 +173,7 @@ class Critics:
         assert self.values is not None
         return self.values.outputs(features_nF, features_nF.new_zeros(len(features_nF), 0))[0]
 
-    def learn_beside(self, drawn: Drawn, step: int) -> Figures:
+    def learn_beside(self, drawn: Drawn, generator: torch.Generator, step: int) -> Figures:
         """One step of what else the targets are made of, before the target critics move: IQL's values learn an expectile of the
         lowest of all target critics at the memory's actions. As in the published code, all losses are of the weights before the
         update. Returns metrics."""
@@ -260,6 +257,14 @@ def read(figures: Mapping[str, float | torch.Tensor]) -> dict[str, float]:
     """The metrics as numbers, those on the device by one copy."""
     told = download({name: x for name, x in figures.items() if isinstance(x, torch.Tensor)})
     return {name: float(told.get(name, x)) for name, x in figures.items()}
+
+
+def frozen(critic: ActionValues, features_nF: torch.Tensor, actions_nA: torch.Tensor) -> torch.Tensor:
+    """[E, n]: Qs with a gradient by the actions alone."""
+    critic.requires_grad_(False)
+    q_En: torch.Tensor = critic(features_nF, actions_nA)
+    critic.requires_grad_(True)
+    return q_En
 
 
 def even_density(drawn: Drawn, many: int, dims: int) -> torch.Tensor:

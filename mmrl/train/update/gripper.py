@@ -41,7 +41,7 @@ class WithGripper(Rlpd):
             module.load_state_dict(fresh)
         self.optimizers["gripper"].forget()
 
-    def learn_beside(self, drawn: Drawn, step: int) -> Figures:
+    def learn_beside(self, drawn: Drawn, generator: torch.Generator, step: int) -> Figures:
         """One step of the gripper's critic and of its target."""
         rewards_n, figures = drawn.rewards_n, Figures()
         if self.stage.gripper:

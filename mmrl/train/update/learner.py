@@ -28,7 +28,7 @@ from mmrl.policies.reference import Reference
 from mmrl.policies.shard import distribute_like
 from mmrl.policies.shard_files import Under
 from mmrl.train.update.demonstrations import Demonstrations, imitate
-from mmrl.train.update.loss_weights import check_loss_output, off_policy_weights, weight_figures
+from mmrl.train.update.loss_weights import check_loss_output, mean_weight, off_policy_weights, weight_figures
 from mmrl.train.update.measured import Measured
 from mmrl.train.update.optimizer import Optimizer
 from mmrl.train.update.packer import Dealt
@@ -85,6 +85,7 @@ class Learner:
         self.penalties = Penalties(self.routing, self.rl, reference if self.rl and self.rl.kl_coef else None, temperature)
         self.measured = Measured(self.routing, temperature, algorithm.loss_needs if algorithm else ())
         self.chooses = False  # whether the loss tells which tokens it chose
+        self.mean_weight = 1.0  # of the step's tokens, for the sampler
         self.normalise: Normalise = algorithm.normalise if algorithm else "token"
         self.constant = algorithm.constant if algorithm else 1.0
         own = list(critic.parameters()) if critic else []
@@ -124,7 +125,9 @@ class Learner:
         exact = self.policy.exact_sampler
         later = len(counted) > 1 or (self.rl is not None and self.rl.epochs > 1)
         self.routing.begin(counted, later)
-        old = [self._old(b, i) if len(counted) > 1 else [] for i, b in enumerate(counted)]  # before the weights change
+        weighs = self.rl is not None and self.rl.importance_sampling_normalise and not exact
+        old = [self._old(b, i) if weighs or len(counted) > 1 else [] for i, b in enumerate(counted)]  # of the weights before
+        self.mean_weight = mean_weight(self.rl, counted, old, self.policy.device) if self.rl and weighs else 1.0
         means = [self.measured.before(b) if later else [] for b in counted]
         warming = self.critic is not None and step < self.critic.config.warmup_steps
         metrics: dict[str, float] = {}
@@ -229,7 +232,7 @@ class Learner:
         """(loss of each token, with KL penalty and entropy bonus; sums for metrics)."""
         stage, critic = self.rl, self.critic
         shared = critic is not None and critic.backbone is None
-        options = {"states": shared, "entropy_gradient": bool(stage and stage.entropy_coef)}
+        options = {"states": shared, "entropy_gradient": bool(self.penalties.entropy_coef)}
         out = self.routing.outputs(micro, self.temperature, **options)
         if len(old) == i:
             old.append(out.logprobs_L.detach())
@@ -248,7 +251,7 @@ class Learner:
             computed = self.loss(inputs, *measured)
         loss_L, clipped_L, chosen = check_loss_output(computed, out.logprobs_L, self.what)
         self.chooses = bool(chosen)
-        weight_L, weighed = off_policy_weights(stage, inputs, old[i], micro.sampler_logprobs_L, own_L)
+        weight_L, weighed = off_policy_weights(stage, inputs, old[i], micro.sampler_logprobs_L, own_L, self.mean_weight)
         loss_L = loss_L if weight_L is None else loss_L * weight_L
         loss_L, added = self.penalties(loss_L, micro, out, inputs.old_logprobs_L, old[i], kl, reference_L)
         gap_L = (micro.sampler_logprobs_L - old[i]).abs().where(own_L, 0.0)

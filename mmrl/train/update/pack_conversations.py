@@ -220,6 +220,15 @@ def _media(row: _Row, rollouts: Sequence[Conversation]) -> list[Mapping[str, tor
     return [own, *({k: v[len(own[k]) if k in own else 0 :] for k, v in final.media.items()} for final in later if final)]
 
 
+def _pictures(row: _Row, rollouts: Sequence[Conversation]) -> list[int]:
+    """The numbers of a row's pictures, in the order of `_media`."""
+    later = [rollouts[n].final_inputs for n in row.members]
+    if len(row.members) == 1 and (final := later[0]):
+        return [*final.pictures]
+    own = row.inputs.pictures
+    return [*own, *(number for final in later if final for number in final.pictures[len(own) :])]
+
+
 def _token_types(row: _Row, rollouts: Sequence[Conversation]) -> Mapping[str, torch.Tensor]:
     """Types of the first tokens of a row: of its prompt, or of a conversation up to its last turn, with the pictures in it."""
     final = rollouts[row.members[0]].final_inputs if len(row.members) == 1 else None
@@ -281,7 +290,8 @@ def _micro(
     own_routes = {"routes_MTK": found} if (found := _routes(rows, rollouts, B, S)) is not None else {}
     device = policy.device if team is None else "cpu"
     inputs: dict[str, Any] = upload({k: torch.from_numpy(v) for k, v in own.items()}, device)
-    return MicroBatch(media=media, **inputs | own_routes | ({} if axes else {"positions": None}))
+    pictures = tuple(number for row in rows for number in _pictures(row, rollouts))
+    return MicroBatch(media=media, pictures=pictures, **inputs | own_routes | ({} if axes else {"positions": None}))
 
 
 def _routes(rows: Sequence[_Row], rollouts: Sequence[Conversation], B: int, S: int) -> torch.Tensor | None:

@@ -23,6 +23,8 @@ class Penalties:
     def __init__(self, routing: Routing, stage: RlStage | None, reference: Reference | None, temperature: float) -> None:
         """routing: of the policy. stage: None for a stage without them. reference: the reference model of the KL penalty."""
         self.routing, self.stage, self.reference, self.temperature = routing, stage, reference, temperature
+        self.entropy_coef = stage.entropy_coef if stage else 0.0
+        """The current weight of the entropy bonus."""
 
     @property
     def reach_all(self) -> bool:
@@ -31,7 +33,7 @@ class Penalties:
             return False
         in_loss = self.reference is not None and stage.kl_in == "loss"
         perceives = stage.perception is not None and bool(stage.perception.coef)
-        return in_loss or perceives or bool(stage.entropy_coef or stage.entropy_penalty)
+        return in_loss or perceives or bool(stage.entropy_coef or stage.adaptive_entropy or stage.entropy_penalty)
 
     def __call__(
         self,
@@ -57,8 +59,8 @@ class Penalties:
         else:
             kl_L = k3(logprobs_L.detach(), before_L)
         sums = {"kl": kl_L.sum()}
-        if stage and stage.entropy_coef:
-            loss_L = loss_L - stage.entropy_coef * out.entropy_L
+        if self.entropy_coef:
+            loss_L = loss_L - self.entropy_coef * out.entropy_L
         if stage and stage.entropy_penalty:
             loss_L = loss_L - stage.entropy_penalty * logprobs_L
         if stage and stage.perception and isinstance(micro, MicroBatch):

@@ -20,16 +20,16 @@ from mmrl.train.update.replay import Drawn, Replay
 class Rlpd(Critics):
     """The learner of an `off-policy` stage: a policy, its critics, their optimisers, and what resumes them."""
 
-    def __init__(self, actor: Actor, features: int, stage: OffPolicyStage, seed: int) -> None:
-        """actor: the policy that learns. features: numbers of an observation's features. Raises UserError for a stage that the
-        policy can't learn by."""
+    def __init__(self, actor: Actor, features: int, stage: OffPolicyStage, seed: int, dims: int = 0) -> None:
+        """actor: the policy that learns. features: numbers of an observation's features. dims: numbers of an action that the
+        critics read; 0: those that the policy draws. Raises UserError for a stage that the policy can't learn by."""
         if not isinstance(actor, SquashedNormal):
             raise UserError("policy.options.noise is fixed, and a soft actor-critic learns it: set it to 0, or set stages.td3")
         if stage.conservative and actor.residual:
             raise UserError(
                 "conservative needs the density of actions, and a residual policy has that of corrections: set it to 0"
             )
-        super().__init__(features, actor.dims, stage, seed, next(actor.parameters()).device)
+        super().__init__(features, dims or actor.dims, stage, seed, next(actor.parameters()).device)
         self.actor = actor
         self.modules = {"actor": actor, **self.modules}
         self.log_temperature = nn.Parameter(torch.tensor(stage.start_temperature, device=self.device).log())
@@ -49,9 +49,21 @@ class Rlpd(Critics):
         drawn, generator, figures = self.learn_values(online, offline, step)
         return read(figures | self._update_actor(drawn, generator, step))
 
+    def sampled(self, features_nF: torch.Tensor, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+        """(what the policy draws [n, A], log-densities [n])."""
+        return self.actor.sample(features_nF, self.noise((len(features_nF), self.actor.dims), generator))
+
+    def done(self, drawn: Drawn, chosen_nA: torch.Tensor) -> torch.Tensor:
+        """[n, A]: the actions, as the critics read them, of what the policy draws where the transitions end."""
+        return chosen_nA
+
+    def worth(self, features_nF: torch.Tensor, chosen_nA: torch.Tensor) -> torch.Tensor:
+        """[n]: the Qs that the policy climbs, with a gradient by what it draws alone."""
+        return self.mean_value(features_nF, chosen_nA)
+
     def following(self, drawn: Drawn, generator: torch.Generator) -> torch.Tensor:
-        actions, logprobs = self.actor.sample(drawn.after_nF, self.noise((len(drawn.rewards_n), self.dims), generator))
-        found = self.pessimistic(drawn.after_nF, actions, generator)
+        chosen, logprobs = self.sampled(drawn.after_nF, generator)
+        found = self.pessimistic(drawn.after_nF, self.done(drawn, chosen), generator)
         return found - self.log_temperature.exp() * logprobs if self.stage.backup_entropy else found
 
     def contrasted(self, drawn: Drawn, q_En: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -66,9 +78,9 @@ class Rlpd(Critics):
         return off_policy.conservative_loss(self.critic(drawn.seen_nF, candidates), logprobs, q_En, drawn.paid_n, calibrated)
 
     def _update_actor(self, drawn: Drawn, generator: torch.Generator, step: int) -> Figures:
-        actions, logprobs_n = self.actor.sample(drawn.seen_nF, self.noise((len(drawn.rewards_n), self.dims), generator))
+        chosen, logprobs_n = self.sampled(drawn.seen_nF, generator)
         temperature = self.log_temperature.exp().detach()
-        loss = (temperature * logprobs_n - self.mean_value(drawn.seen_nF, actions)).mean()
+        loss = (temperature * logprobs_n - self.worth(drawn.seen_nF, chosen)).mean()
         stepped = self.stepped("actor", loss, step)
         entropy = -logprobs_n.detach().mean()
         self.stepped("temperature", self.log_temperature.exp() * (entropy - self.aim), step)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -125,3 +125,42 @@ class Scenes:
             stretches = told if isinstance(told[0], list) else [told]  # written when an episode had one instruction
             texts = [text for text, count in stretches for _ in range(count)]
             self._append(Observation(images=images, state=tensors.get(f"{n}/state"), instructions=texts))
+
+
+class BothScenes:
+    """What was seen in the two memories of which batches are mixed: the run's own and the offline one, see `draw_mixed`."""
+
+    def __init__(self, online: Scenes, offline: Scenes | None = None) -> None:
+        self.online, self.offline = online, offline
+
+    def keys(self, places_n: torch.Tensor, after: bool) -> list[tuple[bool, int]]:
+        """(whether it is offline, number of the observation) before or after the transitions at these places of a draw."""
+        is_old = places_n < 0
+        rows = torch.zeros(len(places_n), dtype=torch.int64)
+        for scenes, which, places in ((self.online, ~is_old, places_n), (self.offline, is_old, -1 - places_n)):
+            if which.any():
+                assert scenes is not None
+                rows[which] = torch.tensor(scenes.rows_of(places[which], after))
+        return list(zip(is_old.tolist(), rows.tolist(), strict=True))
+
+    def shown(self, keys: Sequence[tuple[bool, int]]) -> Observation:
+        """The observations, in order."""
+        parts = []
+        for scenes, wanted in ((self.online, False), (self.offline, True)):
+            rows = [row for is_old, row in keys if is_old == wanted]
+            if rows and scenes is not None:
+                parts.append(scenes.shown(rows))
+        order = sorted(range(len(keys)), key=lambda n: keys[n][0])  # stable: those of the run, then the offline ones
+        back = torch.empty(len(keys), dtype=torch.int64)
+        back[torch.tensor(order)] = torch.arange(len(keys))
+        return together(parts).rows(back)
+
+
+def together(parts: list[Observation]) -> Observation:
+    """Observations of the same simulator, one after the other."""
+    states = [part.state for part in parts if part.state is not None]
+    return Observation(
+        images={camera: torch.cat([part.images[camera] for part in parts]) for camera in parts[0].images},
+        state=torch.cat(states) if states else None,
+        instructions=[text for part in parts for text in part.instructions],
+    )

@@ -15,11 +15,12 @@ from typing import Any
 
 from mmrl.api.tasks import overlays
 from mmrl.api.tasks.overlays import Overlay
+from mmrl.api.verifiers.parse import thought
 from mmrl.ui.report import overlay, sounds, videos
 from mmrl.ui.report.media_sources import PIXELATED, MediaSource, whole_multiple
 from mmrl.ui.report.prompts import Placed, answer, asking, marked_picture, parts_of, picture, row_of, said_in, shown_of
 from mmrl.ui.report.svg import number
-from mmrl.ui.report.text import count, esc, thought
+from mmrl.ui.report.text import count, esc
 
 ROWS = 8
 """Maximal number of distinct completions shown per prompt: the best and the worst ones."""

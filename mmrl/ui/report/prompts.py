@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from mmrl.api.tasks.overlays import Overlay
-from mmrl.api.verifiers.parse import last_tag
+from mmrl.api.verifiers.parse import last_tag, thought
 from mmrl.ui.report import overlay, sounds, videos
 from mmrl.ui.report.media_sources import PIXELATED, MediaSource, Still, whole_multiple
-from mmrl.ui.report.text import esc, rounded, thought
+from mmrl.ui.report.text import esc, rounded
 
 SMALL, MARKED = 224, 180
 """Maximal width in pixels of an image before it is enlarged, and width of an image with marks."""

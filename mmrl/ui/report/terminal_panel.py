@@ -17,10 +17,11 @@ from rich.text import Text
 
 from mmrl.api.errors import is_finite
 from mmrl.api.signals import AGAIN
+from mmrl.api.verifiers.parse import thought
 from mmrl.run_folder.figures import interval_text
 from mmrl.run_folder.metrics import PARTS
 from mmrl.ui.report.eta import TimeEstimator
-from mmrl.ui.report.text import count, duration, thought, visible
+from mmrl.ui.report.text import count, duration, visible
 
 SHOWN = {
     "sft": (("loss", "loss"), ("grad_norm", "gradient norm"), ("time/step", "s/step")),

@@ -37,15 +37,6 @@ def visible(text: str) -> str:
     return _UNSEEN.sub(lambda match: f"\\u{ord(match[0]):04x}", text.replace("\r\n", "\n"))
 
 
-def thought(completion: str) -> tuple[str, str]:
-    """(thinking, answer): the text of a leading <think> block and the rest. An unclosed block is all thinking."""
-    before, closed, after = completion.rpartition("</think>")
-    if closed:
-        return before.replace("<think>", "", 1), after
-    rest, opened, inside = completion.partition("<think>")
-    return (inside, rest) if opened else ("", completion)
-
-
 def count(n: int, noun: str) -> str:
     """`1 step`, `1,200 steps`."""
     return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"

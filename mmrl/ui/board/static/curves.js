@@ -11,7 +11,7 @@ import { hear } from "./live.js";
 import { colours } from "./palette.js";
 import { Store } from "./store.js";
 
-const FIRST = "Evaluations"; // section with a hidden heading, since its only chart has the same title
+const FIRST = "Evaluations"; // section with a hidden heading, since its charts have the same title
 const SMOOTHING = 0.8;
 const LIVE = 250; // milliseconds between two redraws for live updates
 const AGAIN = 1000; // milliseconds between two reloads of everything
@@ -125,8 +125,8 @@ class Curves {
 
   // Lay out sections and cards as planned; existing ones are reused.
   #lay() {
-    const evaluation = evaluations(this.evals, this.store, this.shares);
-    const plan = [...(evaluation ? [{ title: FIRST, charts: [evaluation] }] : []), ...this.plan];
+    const charts = evaluations(this.evals, this.store, this.shares);
+    const plan = [...(charts.length ? [{ title: FIRST, charts }] : []), ...this.plan];
     const sections = plan.map(({ title, charts }) => {
       const old = [...this.sections.children].find((section) => section.dataset.title === title);
       const heading = el("h2", { class: title === FIRST ? "unseen" : null }, title);
