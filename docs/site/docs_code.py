@@ -33,6 +33,7 @@ RUN_BY = {
     ("docs/rl-options.md", "python"): "tests/docs/test_algorithms_doc.py",
     ("docs/algorithms.md", "toml"): "tests/docs/test_algorithms_doc.py",
     ("docs/rl-options.md", "toml"): "tests/docs/test_algorithms_doc.py",
+    ("docs/losses.md", "toml"): "tests/docs/test_algorithms_doc.py",
     ("docs/board.md", "python"): "tests/integration/test_board_browser.py",
     ("docs/classification.md", "toml"): "tests/docs/test_classification_doc.py",
     ("docs/evaluate.md", "python"): "tests/train/test_export.py",
@@ -42,6 +43,7 @@ RUN_BY = {
     ("docs/run-folder.md", "python"): "tests/docs/test_run_folder_doc.py",
     ("docs/training.md", "toml"): "tests/docs/test_algorithms_doc.py",
     ("docs/vqa.md", "python"): "plugins/vqa/tests/test_doc.py",
+    ("docs/your-tools.md", "python"): "plugins/interop/tests/test_your_tools_doc.py",
 }
 """Page, language -> the test that runs all such blocks of it."""
 START = "docs/start/"

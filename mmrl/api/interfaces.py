@@ -170,8 +170,9 @@ class Environment(Protocol):
     An environment that mostly waits (for a browser, for another process) sets the attribute `waits = True`: it is then stepped in
     a thread, in parallel with others. An optional method `gold_turn() -> str | None` returns a correct next turn, for
     demonstrations of several turns. Another, `state_name() -> str | None`, names the state in which the next turn begins, so that
-    `gigpo` knows it again: by default two states are the same if what the policy sees in them is. An environment that fails
-    raises `mmrl.EnvironmentFailed`, and its episode is left out."""
+    `gigpo` knows it again: by default two states are the same if what the policy sees in them is. A third, `truncate() -> Reply`,
+    is called where the episode ends for lack of turns or tokens: its reward is added to that of the last turn, and its outcome is
+    the episode's. An environment that fails raises `mmrl.EnvironmentFailed`, and its episode is left out."""
 
     def step(self, completion: str) -> Reply:
         """The reply to a turn. completion: the text of the turn."""

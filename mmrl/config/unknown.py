@@ -69,8 +69,10 @@ def describe_unknown_key(
         names = ", ".join(nearest_first(key, options))
         option = [f"{written}, with {names}" if names else f"{written}, and `mmrl list {listed} {section_id:.100}` shows all"]
     if ours or theirs:
-        number = [f"did you mean {name!r}?" for name in (f"{key}s", key.removesuffix("s")) if name != key and name in known]
-        found = [*number, *([*ours, *theirs] if isinstance(value, Mapping) else [*theirs, *ours]), *option]
+        longer = [name for name in known if name.startswith(f"{key}_")]
+        likely = [f"{key}s", key.removesuffix("s"), *(longer if len(longer) == 1 else [])]
+        meant = [f"did you mean {name!r}?" for name in likely if name != key and name in known]
+        found = [*meant, *([*ours, *theirs] if isinstance(value, Mapping) else [*theirs, *ours]), *option]
         return f"unknown key {where!r:.200}: {'; '.join([*found, *(setting if ours else [])])}"
     indexed = re.fullmatch(r"(\w+)\[(\d+)\]", key)
     near = f" Did you mean '{indexed[1]}.{indexed[2]}'?" if indexed else did_you_mean(key, known)

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from mmrl.api.episodes import Conversation
 from mmrl.api.errors import UserError
 from mmrl.api.sampling import Continued
-from mmrl.api.types import Status, Turn
+from mmrl.api.types import Message, Prompt, Status, Turn
 from mmrl.policies.vlm.chat_templates import CLOSE, OPEN, without_opening
 from mmrl.policies.vlm.routes import Routes
 from mmrl.rollout.generate.exchange import Stretch
@@ -38,6 +38,24 @@ class BeginningPolicy(Protocol):
     def encode_completion(self, text: str) -> list[int]: ...
 
     def decode(self, ids: Sequence[int]) -> str: ...
+
+
+class WritingPolicy(BeginningPolicy, Protocol):
+    """What the collector needs of a policy that writes. `Any` are its own inputs: prompts as it reads them."""
+
+    @property
+    def longest(self) -> int:
+        """The largest number of tokens of a conversation."""
+        ...
+
+    def encode(self, prompt: Prompt) -> Any: ...
+
+    def extend(self, inputs: Any, token_ids: Sequence[int], messages: Sequence[Message]) -> tuple[Any, tuple[int, ...]]:
+        """(inputs after a turn and the reply to it, ids of the reply)."""
+        ...
+
+    def check_turns(self) -> None:
+        """Raise UserError if a conversation can't go on after an answer."""
 
 
 def answer_text(policy: BeginningPolicy, ids: Sequence[int]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 
 from mmrl.api.errors import EnvironmentFailed, PluginError, is_finite, plugin_errors
 from mmrl.api.interfaces import Environment, Task
@@ -29,15 +30,32 @@ def step_environment(environment: Environment, completion: str, task: str) -> Re
     what = f"task {task!r}: its environment's step()"
     with plugin_errors(what):
         reply = environment.step(completion)
+    _check_reply(what, reply)
+    if not reply.terminated and not reply.messages:
+        raise PluginError(f"{what} neither ends the episode nor gives messages: give messages, or terminated=True")
+    return reply
+
+
+def truncate_environment(environment: Environment, last: Reply, task: str) -> Reply:
+    """The last reply of an episode that ends for lack of turns or tokens, with what its environment pays then, if it has
+    `truncate`. Raises EnvironmentFailed or PluginError."""
+    if not hasattr(environment, "truncate"):
+        return last
+    what = f"task {task!r}: its environment's truncate()"
+    with plugin_errors(what):
+        paid = environment.truncate()
+    _check_reply(what, paid)
+    return replace(last, reward=float(last.reward) + float(paid.reward), outcome=paid.outcome)
+
+
+def _check_reply(what: str, reply: Reply) -> None:
+    """Raise PluginError for a reply that is none. what: gave it, for messages."""
     if not isinstance(reply, Reply) or not is_finite(reply.reward):
         raise PluginError(f"{what} must give a mmrl.Reply with a finite reward, not {reply!r:.80}")
     outcome = reply.outcome
     if not isinstance(outcome, Mapping) or not all(isinstance(k, str) and is_finite(v) for k, v in outcome.items()):
         raise PluginError(f"{what} must give Reply.outcome as a dict of finite numbers by names, not {outcome!r:.80}")
     check_messages(what, reply.messages)
-    if not reply.terminated and not reply.messages:
-        raise PluginError(f"{what} neither ends the episode nor gives messages: give messages, or terminated=True")
-    return reply
 
 
 def named_state(environment: Environment, task: str) -> State | None:

@@ -11,7 +11,7 @@ from mmrl.api.cases import make_turn
 from mmrl.api.errors import EnvironmentFailed, NoGold, UserError
 from mmrl.api.serving import OpenTask
 from mmrl.api.types import Case, Message, Prompt, Reply, Score, Status, Turn, add_part
-from mmrl.rollout.environments import close_environment, gold_turn, make_environment, step_environment
+from mmrl.rollout.environments import close_environment, gold_turn, make_environment, step_environment, truncate_environment
 
 
 class OpenEpisode:
@@ -40,6 +40,8 @@ class OpenEpisode:
             return Reply(terminated=True)
         try:
             reply = step_environment(self._environment, completion, self.prompt.task)
+            if len(self.turns) + 1 == self.max_turns and not reply.terminated:
+                reply = truncate_environment(self._environment, reply, self.prompt.task)
         except EnvironmentFailed as error:
             self.turns = [*self.turns, turn]
             self.failure = str(error)

@@ -59,6 +59,7 @@ GOOD = {
         ("stages.0.rlsd_lambda", "what ms-swift calls so is 'stages.settings.weight' here (docs/from-ms-swift.md)"),
         ("save_freq", "what verl, EasyR1 and LeRobot call so is 'checkpoint.every' here (docs/from-verl.md)"),
         ("stages.0.stpes", "did you mean 'steps'?"),
+        ("stages.0.prompts", "'stages.0.prompts': did you mean 'prompts_per_step'?; it belongs in [stages.entropy_control]"),
         ("stages.0.rule", "'stages.0.rule': did you mean 'rules'?; it belongs in [stages."),
     ],
 )
@@ -137,8 +138,11 @@ def test_the_options_of_a_rule_are_listed_by_whoever_knows_them():
         ),
         (
             "stages.0.loss_type=hinge",
-            "'stages.0.loss_type': what TRL and ms-swift call so is 'stages.algorithm' and 'stages.settings' here, and 'hinge' "
-            "has no counterpart (docs/from-trl.md)",
+            '\'stages.0.loss_type\': what TRL and ms-swift call so is kind = "preference", loss = "hinge" here (docs/from-trl.md)',
+        ),
+        (
+            "stages.0.ld_alpha=0.5",
+            "'stages.0.ld_alpha': what TRL and ms-swift call so is 'stages.tail_weight' here (docs/from-trl.md)",
         ),
         (
             "policy.type=groot",
@@ -180,7 +184,8 @@ def test_a_section_of_another_trainer_is_told_by_its_keys(written, said):
         ("dpo", 'what TRL and ms-swift call so is kind = "preference", loss = "dpo" here (docs/from-trl.md)'),
         ("SFTTrainer", 'what TRL calls so is kind = "sft" here (docs/from-trl.md)'),
         ("SAC", 'what Stable-Baselines3 calls so is kind = "off-policy" here (docs/off-policy.md)'),
-        ("orpo", "what TRL and ms-swift call so has no counterpart here (docs/from-trl.md)"),
+        ("orpo", 'what TRL and ms-swift call so is kind = "preference", loss = "orpo" here (docs/from-trl.md)'),
+        ("TPOTrainer", "what TRL calls so has no counterpart here (docs/from-trl.md)"),
     ],
 )
 def test_a_kind_of_another_trainer_is_told(kind, said):
@@ -193,13 +198,16 @@ def test_a_kind_of_another_trainer_is_told(kind, said):
     ("loss", "said"),
     [
         ("sigmoid", ': what TRL and ms-swift call so is kind = "preference", loss = "dpo" here (docs/from-trl.md)'),
-        ("apo_zero", ": what TRL and ms-swift call so has no counterpart here (docs/from-trl.md)"),
+        ("apo_zero", ': what TRL and ms-swift call so is kind = "preference", loss = "apo-zero" here (docs/from-trl.md)'),
         ("mystery", ""),
     ],
 )
 def test_a_loss_of_pairs_of_another_trainer_is_told(loss, said):
     with pytest.raises(UserError, match=r"'stages\.0\.loss': input should be 'dpo'") as caught:
         configs.parse_config(GOOD, ["stages.0.kind=preference", f"stages.0.loss={loss}"])
+    assert str(caught.value).endswith(f"found {loss!r}{said}")
+    with pytest.raises(UserError, match=rf"'stages\.0\.losses\.{loss}': input should be 'dpo'") as caught:
+        configs.parse_config(GOOD, ["stages.0.kind=preference", f"stages.0.losses={{dpo=1,{loss}=1}}"])
     assert str(caught.value).endswith(f"found {loss!r}{said}")
 
 

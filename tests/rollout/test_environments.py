@@ -382,6 +382,58 @@ def test_a_conversation_that_would_be_too_long_is_cut_off():
     assert not tight.turns[-1].token_ids and tight.turns[-1].observed_ids, "what was said last is observed"
 
 
+class Pays:
+    """Pays 0.25 for each turn, and 4 for an episode that is cut off."""
+
+    def __init__(self):
+        self.closed = self.asked = 0
+
+    def step(self, completion):
+        assert not self.closed
+        return Reply(messages=[user_message("go on, and on")], reward=0.25, outcome={"cut": 0.0})
+
+    def truncate(self):
+        assert not self.closed, "it is told before it is closed"
+        self.asked += 1
+        return Reply(reward=4.0, outcome={"cut": 1.0})
+
+    def close(self):
+        self.closed += 1
+
+
+@pytest.mark.parametrize("of", ["turns", "tokens", "gold turns"])
+def test_an_environment_pays_for_an_episode_that_is_cut_off(of):
+    vlm = cases.policy("qwen2_5_vl")
+    made = []
+
+    def environment(prompt):
+        made.append(Pays())
+        if of == "gold turns":
+            made[-1].gold_turn = lambda: None
+        return made[-1]
+
+    posed, task = [replace(cases.prompt(1), task="talk")], Odd(environment=environment)
+    longest = len(vlm.encode(posed[0]).ids) + 20 if of == "tokens" else None
+    collector = ConversationCollector(vlm, LocalGenerator(vlm), {"talk": task}, max_turns=2, max_context=longest)
+    if of == "gold turns":
+        (found,) = collector.demonstrate(posed, collector.encode(posed), ["a"])
+    else:
+        (found,) = collector.collect(posed, collector.encode(posed), 1, SamplingParams(max_tokens=4, temperature=1.0, seed=0))
+    assert found.status is (Status.TRUNCATED_LENGTH if of == "tokens" else Status.TRUNCATED_TURNS)
+    assert [turn.reward for turn in found.turns] == [*[0.25] * (len(found.turns) - 2), 4.25, 0.0]
+    assert found.outcome == {"cut": 1.0} and [(one.asked, one.closed) for one in made] == [(1, 1)]
+
+
+def test_an_environment_that_fails_when_it_is_cut_off_loses_its_episode():
+    class Fails(Pays):
+        def truncate(self):
+            raise EnvironmentFailed("the judge is gone")
+
+    with pytest.warns(UserWarning, match="the judge is gone"):
+        found = collected(cases.policy("qwen2_5_vl"), Odd(environment=lambda prompt: Fails()), prompts=(1,), group=2, max_turns=2)
+    assert [r.status for r in found] == [Status.ENVIRONMENT_ERROR] * 2
+
+
 class Shows:
     """Says what is right: the next letter."""
 

@@ -18,7 +18,7 @@ from mmrl.config.sections import RlStage
 from mmrl.policies.batches import ones
 from mmrl.policies.turn_states import TurnEyes, TurnStates
 from mmrl.rollout.generate.sampling import Completion
-from mmrl.rollout.turns import OngoingConversation, make_turn
+from mmrl.rollout.ongoing import OngoingConversation, make_turn
 from mmrl.train.update.conversations import Conversations, remembered
 from mmrl.train.update.pack_conversations import pack
 from mmrl.train.update.turn_critics import KINDS, ReturnCritics, SuccessCritics, TurnCritics

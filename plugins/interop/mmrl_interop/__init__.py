@@ -46,6 +46,12 @@ def mmrl_tasks() -> list[TaskSpec]:
             summary="Tables in the forms of TRL, verl, EasyR1, ms-swift, LLaVA, LLaMA-Factory and The Cauldron",
         ),
         TaskSpec(
+            id="interop/tools",
+            target="mmrl_interop.tools_task:ToolsTask",
+            verifiers={"interop/return": 0.0},
+            summary="Tools, environments and reward functions of TRL, and tools of verl, in your own files",
+        ),
+        TaskSpec(
             id="interop/reasoning-gym",
             target="mmrl_interop.reasoning_gym:ReasoningGym",
             verifiers={"interop/reasoning-gym": 1.0},

@@ -71,9 +71,10 @@ def filled(chat: Sequence[Mapping[str, str]], row: Mapping[str, Any], at_front: 
         kinds = front if turn["role"] == "user" else []
         parts: list[dict[str, Any]] = [{"type": kind, kind: next(left[kind])} for kind in kinds]
         front = [] if kinds else front
-        for piece in PLACES.split(turn["content"]) if turn["role"] != "assistant" else [turn["content"]]:
+        said = turn["role"] == "assistant"
+        for piece in [turn["content"]] if said else PLACES.split(turn["content"]):
             kind = piece[1:-1]
-            if kind in media and PLACES.fullmatch(piece):
+            if not said and kind in media and PLACES.fullmatch(piece):
                 parts.append({"type": kind, kind: next(left[kind])})
             elif piece:
                 parts.append({"type": "text", "text": piece})

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import isnan
 from typing import Any
 
 from mmrl import UserError
@@ -122,7 +123,10 @@ def alpaca(row: Mapping[str, Any]) -> Example:
     used = ("instruction", "input", "query", "output", "response", "history")
     asked = "\n".join(text for key in used[:3] if isinstance(text := row.get(key), str) and text.strip())
     said = next((row[key] for key in used[3:5] if not _blank(row.get(key))), None)
-    turns = [turn for pair in plain(row.get("history")) or [] for turn in zip(("user", "assistant"), pair, strict=True)]
+    history = plain(row.get("history")) or []
+    if not isinstance(history, list) or not all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in history):
+        raise ValueError(f"history is {history!r:.60}, not a list of pairs of texts")
+    turns = [turn for pair in history for turn in zip(("user", "assistant"), pair, strict=True)]
     turns += [("user", asked), *([] if said is None else [("assistant", said)])]
     chat = [{"role": role, "content": text} for role, text in turns]
     if not asked:
@@ -195,5 +199,5 @@ def _others(row: Mapping[str, Any], used: set[str]) -> dict[str, Any]:
 
 
 def _blank(answer: Any) -> bool:
-    """Whether an answer is none, so that no completion can be right."""
-    return answer is None or (isinstance(answer, str) and not answer.strip())
+    """Whether an answer is none, so that no completion can be right. Tables of numbers say so by NaN."""
+    return answer is None or (isinstance(answer, float) and isnan(answer)) or (isinstance(answer, str) and not answer.strip())

@@ -86,7 +86,7 @@ class TrlRewards(ForeignRewards):
         conversational: bool = True,
     ) -> Score:
         said = [{"role": "assistant", "content": case.completion}] if conversational else case.completion
-        columns: dict[str, Any] = {"completions": [], answer: [case.answer], **{str(k): [v] for k, v in case.meta.items()}}
+        columns: dict[str, Any] = {"completions": [], answer: [case.answer], **{k: [v] for k, v in _columns(case).items()}}
         columns |= {"completions": [said], "prompts": [None], "completion_ids": [None]}  # an empty list would have a length
         if self.whole and isinstance(case.rollout, Conversation):
             turns = case.rollout.turns
@@ -137,7 +137,7 @@ class VerlRewards(ForeignRewards):
                     data_source=source,
                     solution_str=case.completion,
                     ground_truth=case.answer,
-                    extra_info=dict(case.meta),
+                    extra_info=_columns(case),
                     **(arguments or {}),
                 )
             )
@@ -185,6 +185,11 @@ class EasyR1Rewards(ForeignRewards):
 
         score = self.score(case, functions, call)
         return score if score.failed else replace(score, parts={**others, **score.parts})
+
+
+def _columns(case: Case) -> dict[str, Any]:
+    """The columns of a row; what begins with an underscore is the task's own."""
+    return {str(name): value for name, value in case.meta.items() if not str(name).startswith("_")}
 
 
 def _taken(found: Mapping[str, Any], key: str, others: dict[str, float]) -> Any:

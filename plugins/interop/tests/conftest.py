@@ -164,16 +164,26 @@ def thinker(tmp_path_factory):
 
 
 @pytest.fixture
-def by_peer(plugin):
-    """Runs a program of tests/programs in a peer's own environment, which tests/environments.sh makes: (peer, program, its
-    arguments, what it reads as JSON) -> what it prints last, read as JSON. Skips the test if the peer isn't installed."""
+def python_of():
+    """The interpreter of a peer's own environment, which tests/environments.sh makes. Skips the test if it isn't installed."""
 
-    def run(peer, program, *args, told, **environment):
+    def found(peer):
         python = HERE.parents[2] / ".peers" / peer / "bin" / "python"
         if not python.exists():
             pytest.skip(f"{peer} is not installed in {python.parents[1]}: make peers")
+        return python
+
+    return found
+
+
+@pytest.fixture
+def by_peer(plugin, python_of):
+    """Runs a program of tests/programs by a peer's interpreter: (peer, program, its arguments, what it reads as JSON) -> what it
+    prints last, read as JSON."""
+
+    def run(peer, program, *args, told, **environment):
         done = subprocess.run(
-            [python, HERE / "programs" / program, *map(str, args)],
+            [python_of(peer), HERE / "programs" / program, *map(str, args)],
             input=json.dumps(told),
             capture_output=True,
             text=True,

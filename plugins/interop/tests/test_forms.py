@@ -117,6 +117,29 @@ GROUNDED = {"messages": [{"role": "user", "content": "Is <ref-object> left of <r
 BOXED = [*GROUNDED["messages"], {"role": "assistant", "content": "<ref-object>: <bbox>"}]
 
 
+@pytest.mark.parametrize("before", ["<image>", "It is <image>."])
+def test_a_place_in_what_the_assistant_said_is_text(before):
+    """A turn of nothing but a place took a picture, which is counted for the user's turns alone: StopIteration ended the run."""
+    turns = [("user", "<image>What?"), ("assistant", before), ("user", "Sure?"), ("assistant", "yes")]
+    row = {"messages": [{"role": role, "content": text} for role, text in turns], "images": ["a.png"]}
+    assert shown(read_form("swift", row)) == [["a.png", "What?"], before, "Sure?"]
+
+
+@pytest.mark.parametrize("history", ["ab", ["ab"], [["a"]], [["a", "b", "c"]], {"a": 1}, 5])
+def test_a_history_is_pairs_of_texts(history):
+    """Of two letters each was a turn."""
+    with pytest.raises(ValueError, match="history is .*, not a list of pairs of texts"):
+        read_form("alpaca", {"instruction": "do", "output": "done", "history": history})
+
+
+def test_a_number_that_is_missing_is_no_answer():
+    """As tables of numbers hold it."""
+    with pytest.raises(ValueError, match="answer is nan"):
+        read_form("easyr1", {"problem": "x", "answer": float("nan")})
+    both = {"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}], "solution": float("nan")}
+    assert read_form("swift", both).answer == "y"
+
+
 def test_names_stand_in_ms_swift_s_places_and_boxes_are_grounding_s():
     assert shown(read_form("swift", {**GROUNDED, "solution": "yes"})) == ["Is a left of b?"]
     example = read_form("swift", {**GROUNDED, "messages": BOXED, "solution": "yes"})

@@ -1,12 +1,8 @@
-"""What a question with tools says: the schemas, how to call, how to answer."""
+"""What a question with tools says of the answer."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-
-from mmrl_tools import calls
-from mmrl_tools.tool import Tool
+from mmrl.api.verifiers import tool_calls as calls
 
 STYLES = ("short", "think", "plain")
 ANSWER = {
@@ -15,12 +11,6 @@ ANSWER = {
     "plain": "",
 }
 """Style -> what is asked for; `plain` asks for nothing, and a turn without a call is the answer."""
-
-
-def instructions(tools: Sequence[Tool], form: str) -> str:
-    """The schemas of the tools and how they are called, for a message: what a chat template would say."""
-    lines = "\n".join(json.dumps(tool.schema) for tool in tools)
-    return f"You may call these functions before you answer:\n{lines}\n{calls.how(form)}"
 
 
 def question(text: str, style: str) -> str:

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mmrl import Reply
+from mmrl.api.verifiers import tool_calls as calls
 from mmrl.api.verifiers.parse import last_tag
-from mmrl_tools import calls
 from mmrl_tools.tool import PICTURES, Place, Refused, Result, Tool, Workspace
 
 
@@ -51,7 +51,7 @@ class ToolUse:
             return self._reply(terminated=True)
         try:
             asked = calls.read(said, self.form)
-        except Refused as error:
+        except calls.CallError as error:
             self._count(failed=True)
             return self._told([f"Error: {error}."], [])
         if not asked:

@@ -11,7 +11,8 @@ from mmrl import Conversation, CoordinateFormat, Overlay, Prompt, Rollout, Task,
 from mmrl.api.coordinates import convert_coordinates
 from mmrl.api.tasks.option_checks import check_choice, check_integer, check_type
 from mmrl.api.tasks.overlays import box_overlay
-from mmrl_tools import asking, calls
+from mmrl.api.verifiers import tool_calls as calls
+from mmrl_tools import asking
 from mmrl_tools.environment import Budget, ToolUse, places
 from mmrl_tools.other_tools import text_tools
 from mmrl_tools.pictures import picture_tools
@@ -93,7 +94,7 @@ class WithTools(Task):
         tools = self.toolkit() if self.schemas != "none" else []
         text = asking.question(question, self.style)
         if self.schemas == "text":
-            text = f"{asking.instructions(tools, self.form)}\n\n{text}"
+            text = f"{calls.instructions([tool.schema for tool in tools], self.form)}\n\n{text}"
         shown = tuple(tool.schema for tool in tools) if self.schemas == "template" else ()
         meta = {**meta, "style": self.style}
         return Prompt(id=id, messages=[user_message(text, *media)], answer=answer, meta=meta, tools=shown)

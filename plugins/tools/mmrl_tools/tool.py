@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from PIL import Image
 
 from mmrl import ImageProcessing
+from mmrl.api.verifiers.tool_calls import CallError
 
 PICTURES = 64
 """Maximum of pictures in an episode, the prompt's included."""
@@ -23,7 +24,7 @@ KINDS: Mapping[str, tuple[type, ...]] = {
 """Type of a JSON schema -> types in Python; a boolean is none of them."""
 
 
-class Refused(Exception):
+class Refused(CallError):
     """A call that can't be carried out. The message is for the policy."""
 
 

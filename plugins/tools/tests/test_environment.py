@@ -3,7 +3,6 @@
 import time
 
 import pytest
-from mmrl_tools.calls import CLOSE, OPEN, Call, write
 from mmrl_tools.environment import Budget, ToolUse, places
 from mmrl_tools.other_tools import compute, text_tools
 from mmrl_tools.pictures import LONG, SHORT, original, picture_tools
@@ -11,6 +10,7 @@ from mmrl_tools.tool import Refused, Result, Tool, Workspace
 from PIL import Image
 
 from mmrl import CoordinateFormat, ImageProcessing, Prompt, user_message
+from mmrl.api.verifiers.tool_calls import CLOSE, OPEN, Call, write
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.testing.cases import mostly_slow

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from mmrl_tools.calls import Call, write
 from mmrl_tools.fine_print import COLOURS, SIDES, Card, FinePrint, shrink
 from mmrl_tools.table import Answer
 from mmrl_tools.verifiers import answer, matches
@@ -15,6 +14,7 @@ from PIL import Image
 import mmrl
 from mmrl import Case, Conversation, CoordinateFormat, ImageProcessing, Status, Turn, UserError
 from mmrl.api.tasks.overlays import overlay_error
+from mmrl.api.verifiers.tool_calls import Call, write
 from mmrl.testing import check_plugin
 
 SAMPLES = Path(__file__).parents[3] / "assets" / "samples"

@@ -11,11 +11,15 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import functools
+import importlib
+import importlib.util
 import io
 import json
 import os
 import signal
 import struct
+import sys
 import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -32,6 +36,33 @@ class Refused(Exception):
     """An error that the user can fix; the message is one line."""
 
     plain = True
+
+
+def loaded(name: str) -> Any:
+    """The function or class at `path.py:name` or `package.module:name`. Raises Refused for a file that fails, and where there is
+    nothing of that name that can be called."""
+    place, _, own = name.rpartition(":")
+    try:
+        module = _run(place) if place.endswith(".py") else importlib.import_module(place)
+    except (Exception, SystemExit) as error:
+        why = " ".join(str(error).split())[:200]
+        raise Refused(f"{place} can't be loaded ({type(error).__name__}: {why}): correct it") from error
+    found = getattr(module, own, None)
+    if not callable(found):
+        raise Refused(f"{place} has nothing called {own!r} that can be called: correct the name")
+    return found
+
+
+@functools.cache
+def _run(path: str) -> Any:
+    """The module of a file, which is run once."""
+    sys.path.append(os.path.dirname(os.path.abspath(path)))  # it may import files beside it
+    spec = importlib.util.spec_from_file_location(f"mmrl_file_{os.path.basename(path)[:-3]}", path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
 
 
 def serve(target: str, file: str, options: dict[str, Any]) -> None:

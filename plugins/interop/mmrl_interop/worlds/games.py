@@ -4,15 +4,11 @@ observations have text and pictures. Imports only the standard library."""
 from __future__ import annotations
 
 import asyncio
-import importlib
-import importlib.util
 import inspect
 import math
-import os
-import sys
 from typing import Any
 
-from mmrl_interop.worlds.child import Refused, message
+from mmrl_interop.worlds.child import loaded, message
 
 
 class Worlds:
@@ -25,7 +21,7 @@ class Worlds:
     def __init__(self, game: str, config: dict[str, Any]) -> None:
         """game: `path.py:Class` or `package.module:Class`. config: of the class, which gets it as one table if its parameter is
         called `env_config`."""
-        self.make, self.config, self.facts = _loaded(game), config, {"game": game}
+        self.make, self.config, self.facts = loaded(game), config, {"game": game}
         self.whole = "env_config" in inspect.signature(self.make).parameters
         self.loop = asyncio.new_event_loop()
 
@@ -96,24 +92,3 @@ def _is_number(value: Any) -> bool:
         return not isinstance(value, str) and math.isfinite(float(value))
     except (TypeError, ValueError):
         return False
-
-
-def _loaded(game: str) -> Any:
-    place, _, name = game.rpartition(":")
-    try:
-        if place.endswith(".py"):
-            sys.path.append(os.path.dirname(os.path.abspath(place)))  # it may import files beside it
-            spec = importlib.util.spec_from_file_location(f"mmrl_game_{os.path.basename(place)[:-3]}", place)
-            assert spec and spec.loader
-            module = importlib.util.module_from_spec(spec)
-            sys.modules[spec.name] = module
-            spec.loader.exec_module(module)
-        else:
-            module = importlib.import_module(place)
-    except (Exception, SystemExit) as error:
-        why = " ".join(str(error).split())[:200]
-        raise Refused(f"{place} can't be loaded ({type(error).__name__}: {why}): correct it") from error
-    found = getattr(module, name, None)
-    if not callable(found):
-        raise Refused(f"{place} has no class {name!r}: correct the option game")
-    return found

@@ -78,9 +78,7 @@ class World:
 
     def step(self, completion: str) -> Reply:
         """Raises EnvironmentFailed if the environment raises, hangs, dies, or gives what is no reward or no observation."""
-        if self._session is None:
-            self._session = self._started()
-        found = self._session.call("step", completion=completion)
+        found = self._started().call("step", completion=completion)
         try:
             return self._reply(found)
         except (ValueError, UserError) as error:
@@ -99,21 +97,29 @@ class World:
             self._session.close()
 
     def _started(self) -> Session:
+        """The session, which starts with the first turn. Raises EnvironmentFailed."""
+        if self._session is not None:
+            return self._session
         try:
             session = self.worlds.open()
         except UserError as error:
             raise EnvironmentFailed(str(error)) from error
         try:
-            shown = messages_of(session.call("start", **self.prompt.meta["where"]))
-            if self.repeats and Prompt(messages=shown).text != self.prompt.text:
-                raise ValueError("it started otherwise than its prompt shows: what is drawn must depend on the seed alone")
+            self._start(session)
         except (ValueError, UserError) as error:
             session.close()
             raise EnvironmentFailed(f"{self.worlds.what}: {error}") from error
         except BaseException:
             session.close()
             raise
+        self._session = session
         return session
+
+    def _start(self, session: Session) -> None:
+        """Start a session. Raises ValueError if it shows something else than the prompt."""
+        shown = messages_of(session.call("start", **self.prompt.meta["where"]))
+        if self.repeats and Prompt(messages=shown).text != self.prompt.text:
+            raise ValueError("it started otherwise than its prompt shows: what is drawn must depend on the seed alone")
 
     def _reply(self, found: Mapping[str, Any]) -> Reply:
         reward, terminated = found.get("reward"), bool(found.get("terminated"))

@@ -7,8 +7,8 @@ import time
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mmrl_tools.calls import CLOSE, FORMS, LONGEST, MOST, OPEN, Call, read, reply_parts, write
-from mmrl_tools.tool import Refused
+
+from mmrl.api.verifiers.tool_calls import CLOSE, FORMS, LONGEST, MOST, OPEN, Call, CallError, read, reply_parts, write
 
 FEW = settings(max_examples=40, deadline=None)
 SCALARS = st.integers(-(10**9), 10**9) | st.floats(-1e9, 1e9, allow_nan=False)
@@ -87,7 +87,7 @@ def test_a_turn_without_a_call_has_none(form):
     ],
 )
 def test_a_malformed_call_is_refused_with_a_reason(form, text):
-    with pytest.raises(Refused, match=r"\w{3}"):
+    with pytest.raises(CallError, match=r"\w{3}"):
         read(text, form)
 
 
@@ -99,10 +99,10 @@ def test_a_malformed_call_is_refused_with_a_reason(form, text):
 def test_endless_turns_take_linear_time(form, piece):
     text = f'{OPEN}{{"name": "zoom"' + piece * (2_000_000 // len(piece))
     started = time.process_time()
-    with pytest.raises(Refused):
+    with pytest.raises(CallError):
         read(text, form)
     assert time.process_time() - started < 1
-    with contextlib.suppress(Refused):
+    with contextlib.suppress(CallError):
         read(text[: LONGEST - 1], form)
     assert time.process_time() - started < 2
 
@@ -110,7 +110,7 @@ def test_endless_turns_take_linear_time(form, piece):
 def test_too_many_calls_are_refused():
     one = write(Call("zoom", {}), "hermes")
     assert len(read(one * MOST, "hermes")) == MOST
-    with pytest.raises(Refused, match=f"at most {MOST} calls, not {MOST + 1}"):
+    with pytest.raises(CallError, match=f"at most {MOST} calls, not {MOST + 1}"):
         read(one * (MOST + 1), "hermes")
 
 

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 from mmrl.api.tasks.quoting import quoted
 from mmrl.api.verifiers.parse import find_json, only_json
-from mmrl_tools.tool import Refused
 
 FORMS = ("hermes", "qwen-xml", "json")
 LONGEST = 50_000
@@ -34,32 +33,36 @@ _OWN = ("tool_call", "function", "parameter")
 """Tags of calls, which stay in what is quoted."""
 
 
+class CallError(Exception):
+    """A call that can't be read, or can't be carried out. The message is for the policy."""
+
+
 class Call(NamedTuple):
     name: str
     arguments: Mapping[str, Any]
 
 
 def read(text: str, form: str) -> list[Call]:
-    """The calls in a turn, in order; none if it has none. Raises Refused, with a message for the policy, for a call that can't
+    """The calls in a turn, in order; none if it has none. Raises CallError, with a message for the policy, for a call that can't
     be read, and for more than `MOST`."""
     if form == "json":
         return _read_json(text)
     if OPEN not in text and CLOSE not in text:
         return []
     if len(text) > LONGEST:
-        raise Refused(f"a turn with a call must have at most {LONGEST:,} characters")
+        raise CallError(f"a turn with a call must have at most {LONGEST:,} characters")
     pieces = text.split(OPEN)
     if CLOSE in pieces[0]:
-        raise Refused(f"a {CLOSE} has no {OPEN} before it")
+        raise CallError(f"a {CLOSE} has no {OPEN} before it")
     if len(pieces) > MOST + 1:
-        raise Refused(f"a turn may have at most {MOST} calls, not {len(pieces) - 1}")
+        raise CallError(f"a turn may have at most {MOST} calls, not {len(pieces) - 1}")
     found = []
     for piece in pieces[1:]:
         inside, end, after = piece.partition(CLOSE)
         if not end:
-            raise Refused(f"a {OPEN} is not closed by {CLOSE} before the next one, or the end")
+            raise CallError(f"a {OPEN} is not closed by {CLOSE} before the next one, or the end")
         if CLOSE in after:
-            raise Refused(f"a {CLOSE} has no {OPEN} before it")
+            raise CallError(f"a {CLOSE} has no {OPEN} before it")
         found.append(_hermes(inside) if form == "hermes" else _xml(inside))
     return found
 
@@ -80,8 +83,13 @@ def write(call: Call, form: str) -> str:
     return f"```json\n{text}\n```" if form == "json" else f"{OPEN}\n{text}\n{CLOSE}"
 
 
-def how(form: str) -> str:
-    """How a call is written, for a prompt."""
+def instructions(schemas: Sequence[Mapping[str, Any]], form: str) -> str:
+    """The schemas of tools and how they are called, for a message: what a chat template would say."""
+    lines = "\n".join(json.dumps(schema) for schema in schemas)
+    return f"You may call these functions before you answer:\n{lines}\n{_how(form)}"
+
+
+def _how(form: str) -> str:
     example = {"name": "NAME", "arguments": {"ARGUMENT": "VALUE"}}
     if form == "json":
         return f"To call one, end your turn with a block such as\n```json\n{json.dumps(example)}\n```"
@@ -101,25 +109,25 @@ def reply_parts(text: str, images: Sequence[Any], form: str) -> list[dict[str, A
 def _hermes(inside: str) -> Call:
     value = _object(inside)
     if not isinstance(value, dict):
-        raise Refused('a call must be one JSON object, {"name": ..., "arguments": {...}}')
+        raise CallError('a call must be one JSON object, {"name": ..., "arguments": {...}}')
     return _call(value.get("name"), value.get("arguments", {}))
 
 
 def _xml(inside: str) -> Call:
     match = _FUNCTION.fullmatch(inside)
     if not match or "<function=" in match[2]:
-        raise Refused("a call must hold one <function=NAME>...</function>")
+        raise CallError("a call must hold one <function=NAME>...</function>")
     arguments: dict[str, Any] = {}
     *pieces, rest = match[2].split("</parameter>")
     if rest.strip():
-        raise Refused("parameters must be written <parameter=NAME>value</parameter>")
+        raise CallError("parameters must be written <parameter=NAME>value</parameter>")
     for piece in pieces:
         piece = piece.lstrip()
         head, sign, value = piece.removeprefix("<parameter=").partition(">")
         if not sign or not piece.startswith("<parameter=") or not _NAME.fullmatch(head):
-            raise Refused("parameters must be written <parameter=NAME>value</parameter>")
+            raise CallError("parameters must be written <parameter=NAME>value</parameter>")
         if head in arguments:
-            raise Refused(f"the parameter {head} is given twice")
+            raise CallError(f"the parameter {head} is given twice")
         arguments[head] = _plain(value.removeprefix("\n").removesuffix("\n"))
     return _call(match[1], arguments)
 
@@ -134,12 +142,12 @@ def _read_json(text: str) -> list[Call]:
     if "{" not in text or not any(f'"{name}"' in text for name in NAMES):
         return []
     if len(text) > LONGEST:
-        raise Refused(f"a turn with a call must have at most {LONGEST:,} characters")
+        raise CallError(f"a turn with a call must have at most {LONGEST:,} characters")
     value = only_json(text, fence=True)
     if value is None:  # the text before it may have square brackets
         value = only_json(text[text.index("{") :])
     if value is None:
-        raise Refused('a turn may hold one JSON object, {"name": ..., "arguments": {...}}')
+        raise CallError('a turn may hold one JSON object, {"name": ..., "arguments": {...}}')
     if not isinstance(value, dict) or not (named := [name for name in NAMES if name in value]):
         return []
     rest = {name: one for name, one in value.items() if name != named[0]}
@@ -150,9 +158,9 @@ def _call(name: Any, arguments: Any) -> Call:
     if isinstance(arguments, str):  # some families write the object as a text
         arguments = _object(arguments)
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise Refused("a call must have a name")
+        raise CallError("a call must have a name")
     if not isinstance(arguments, dict) or not all(isinstance(key, str) for key in arguments):
-        raise Refused("the arguments of a call must be a JSON object")
+        raise CallError("the arguments of a call must be a JSON object")
     return Call(name, arguments)
 
 

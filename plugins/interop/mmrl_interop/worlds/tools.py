@@ -1,0 +1,303 @@
+"""Users' functions and environments in a process, see `child`: `tools`, `environment_factory` and `reward_funcs` of TRL's
+`GRPOTrainer`, and the tools of verl's `tool_config_path`. Imports only the standard library, and what the user's files import."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import inspect
+import io
+import math
+import random
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from mmrl_interop.worlds.child import Refused, loaded, picture
+
+OWN = ("reset", "get_reward")
+"""Methods of an environment that are no tools."""
+MEDIA = ("image", "images")
+"""Columns with a row's pictures, which `reset` and rewards get if they take them."""
+IMAGE = "data:image/png;base64,"
+
+
+class Worlds:
+    """Its facts are the schemas of the tools of each environment by its name ("" for the only one), and whether anything pays."""
+
+    def __init__(
+        self, tools: list[str], environments: dict[str, str], rewards: dict[str, float], tool_config: str | None = None
+    ) -> None:
+        """tools, environments, rewards: `path.py:name` or `package.module:name`, in this order the functions, the class or
+        factory of each environment, and the weight of each reward function. tool_config: path of verl's file."""
+        self.loop = asyncio.new_event_loop()
+        self.functions = {function.__name__: function for function in (_function(name) for name in tools)}
+        self.classes = _verl_tools(tool_config) if tool_config else {}
+        if len(self.functions) < len(tools) or set(self.functions) & set(self.classes):
+            raise Refused("two tools have one name: rename one")
+        self.rewards = {name: (loaded(name), weight) for name, weight in rewards.items()}
+        self.factories = {name: loaded(factory) for name, factory in environments.items()}
+        self.free: dict[str, list[Any]] = {name: [_made(factory, name)] for name, factory in self.factories.items()}
+        common = [*map(_schema, self.functions.values()), *(_plain(tool.tool_schema) for tool in self.classes.values())]
+        own = {name: [_schema(method) for method in _methods(made[0]).values()] for name, made in self.free.items()}
+        for name, schemas in own.items():
+            if twice := {schema["function"]["name"] for schema in schemas} & {*self.functions, *self.classes}:
+                raise Refused(f"environment {name!r} has a method {min(twice)}, as a tool is called: rename one")
+        pays = {name: hasattr(made[0], "get_reward") for name, made in self.free.items()}
+        self.facts = {
+            "schemas": {name: common + schemas for name, schemas in own.items()} or {"": common},
+            "pays": bool(self.rewards) or (bool(pays) and all(pays.values())),
+        }
+
+    def open(self) -> Session:
+        return Session(self)
+
+    def done(self, found: Any) -> Any:
+        """What a function of the user's returned, after waiting for it if it is async."""
+        return self.loop.run_until_complete(found) if inspect.isawaitable(found) else found
+
+
+class Session:
+    """One episode."""
+
+    def __init__(self, worlds: Worlds) -> None:
+        self.worlds, self.name = worlds, ""
+        self.environment: Any = None
+        self.columns: dict[str, Any] = {}
+        self.messages: list[dict[str, Any]] = []
+        """What was said after the prompt, as TRL's completions are."""
+        self.carrying_out: asyncio.Future[Any] | None = None
+        self.whole = False
+        """Whether its last call came to an end, so that its environment can be used again."""
+
+    def start(self, columns: dict[str, Any], images: Sequence[str], seed: int, environment: str = "") -> dict[str, Any]:
+        """Reset the environment, if there is one. columns: of the row, plain data. images: its pictures, data URLs. seed: of the
+        global generators while it is reset, so that every episode of a prompt begins alike. Returns what `reset` showed."""
+        self.columns, self.name = columns, environment
+        self.columns |= _pictures([_decoded(url) for url in images])
+        if not self.worlds.factories:
+            return {"parts": []}
+        if environment not in self.worlds.factories:
+            known = ", ".join(map(repr, self.worlds.factories))
+            raise Refused(f"a row has environment = {environment!r}, and there are {known}: correct the column or the option")
+        free = self.worlds.free[environment]
+        self.environment = free.pop() if free else _made(self.worlds.factories[environment], environment)
+        with _seeded(seed):
+            shown = self.worlds.done(_call(self.environment.reset, self.columns))
+        self.whole = True
+        return {"parts": _written(_content("" if shown is None else shown))}
+
+    def say(self, messages: list[dict[str, Any]]) -> None:
+        """Take note of what was said."""
+        self.messages += messages
+
+    def use(self, message: dict[str, Any], calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Carry out the calls of a turn, {name, arguments} each, those of async tools side by side. Returns {name, parts, failed,
+        reward} of each, in their order; reward: what verl's tools give."""
+        self.whole = False
+        self.messages.append(message)
+
+        async def carried_out() -> list[dict[str, Any]]:
+            return await asyncio.gather(*(self._carried_out(call["name"], call["arguments"]) for call in calls))
+
+        self.carrying_out = self.worlds.loop.create_task(carried_out())
+        results = self.worlds.done(self.carrying_out)
+        self.messages += [{"role": "tool", "name": result["name"], "content": result.pop("content")} for result in results]
+        self.whole = True
+        return results
+
+    def finish(self, message: dict[str, Any] | None) -> dict[str, Any]:
+        """The rewards by their names, and their weighted sum. message: the last turn, if it isn't known. A reward of None is left
+        out. Raises ValueError where nothing else is left."""
+        if message is not None:
+            self.messages.append(message)
+        environment, found, self.whole = self.environment, dict[str, Any](), False
+        if environment is not None and hasattr(environment, "get_reward"):
+            found[type(environment).__name__] = (self.worlds.done(environment.get_reward()), 1.0)
+        columns: dict[str, Any] = {name: [value] for name, value in self.columns.items()}
+        columns |= {"completions": [self.messages], "prompts": [self.columns.get("prompt")], "completion_ids": [None]}
+        columns |= {"environments": [environment], "trainer_state": None, "log_extra": _ignore, "log_metric": _ignore}
+        for name, (function, weight) in self.worlds.rewards.items():
+            values = self.worlds.done(_call(function, columns))
+            if isinstance(values, (str, bytes, Mapping)) or not hasattr(values, "__len__") or len(values) != 1:
+                raise ValueError(f"{name} returned {str(values)[:60]!r} and no list of one reward for one completion")
+            found[name.rpartition(":")[2]] = (values[0], weight)
+        paid = {name: (float(value), weight) for name, (value, weight) in found.items() if value is not None}
+        for name, (value, _) in paid.items():
+            if not math.isfinite(value):
+                raise ValueError(f"{name} returned {value}")
+        if found and not paid:
+            raise ValueError(f"{' and '.join(found)} returned None: there is no reward")
+        self.whole = True
+        return {
+            "reward": sum(value * weight for value, weight in paid.values()),
+            "outcome": {name: value for name, (value, _) in paid.items()},
+        }
+
+    def close(self) -> None:
+        """The environment is used again, as TRL does: it is made once and reset often."""
+        if self.carrying_out is not None:
+            self.carrying_out.cancel()
+        if self.environment is not None and self.whole:
+            self.worlds.free[self.name].append(self.environment)
+        self.environment = None
+
+    async def _carried_out(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        functions = {**self.worlds.functions, **({} if self.environment is None else _methods(self.environment))}
+        reward, failed = 0.0, False
+        try:
+            if name in functions:
+                result = functions[name](**arguments)
+                result = await result if inspect.isawaitable(result) else result
+            elif name in self.worlds.classes:
+                result, reward = await self._by_verl(name, arguments)
+            else:
+                raise ValueError(f"Tool {name} not found.")
+        except Exception as error:  # noqa: BLE001  the policy is told, as in TRL and verl
+            result, failed = {"error": str(error)}, True
+        content = _content(result)
+        return {"name": name, "content": content, "parts": _written(content), "failed": failed, "reward": reward}
+
+    async def _by_verl(self, name: str, arguments: dict[str, Any]) -> tuple[Any, float]:
+        """(the response, its reward) of a tool of verl, which is made for each call."""
+        tool = self.worlds.classes[name]
+        asked = (self.columns.get("tools_kwargs") or {}).get(name) or {}
+        number, _ = await tool.create(create_kwargs=asked.get("create_kwargs", {}))
+        try:
+            response, reward, _ = await tool.execute(number, arguments)
+        finally:
+            await tool.release(number)
+        return response, float(reward or 0.0)
+
+
+def _content(result: Any) -> Any:
+    """What a tool gives, as the content of a message: a list of parts as in TRL, a response of verl with text and images, or
+    anything else as a text."""
+    if isinstance(result, tuple) and result and hasattr(result[0], "text"):  # of verl's functions, with a reward
+        result = result[0]
+    if hasattr(result, "text") and hasattr(result, "image"):
+        shown = [{"type": "image", "image": image} for image in result.image or [] if image is not None]
+        return [*shown, {"type": "text", "text": result.text or ""}] if shown else result.text or ""
+    is_parts = isinstance(result, list) and all(isinstance(part, dict) and "type" in part for part in result)
+    return result if is_parts else str(result)
+
+
+def _written(content: Any) -> list[dict[str, Any]]:
+    """Content as plain data: pictures are data URLs."""
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}] if content else []
+    return [
+        {"type": "image_url", "image_url": {"url": picture(part["image"])}} if part["type"] == "image" else dict(part)
+        for part in content
+    ]
+
+
+def _function(name: str) -> Callable[..., Any]:
+    found = loaded(name)
+    if inspect.isclass(found) or not hasattr(found, "__name__"):
+        raise Refused(f"{name} is no function: give a class as environment_factory")
+    return found
+
+
+def _made(factory: Any, name: str) -> Any:
+    try:
+        made = factory()
+    except Exception as error:
+        raise Refused(f"environment {name!r} can't be made ({type(error).__name__}: {str(error)[:200]}): correct it") from error
+    if not callable(getattr(made, "reset", None)):
+        raise Refused(f"environment {name!r} has no method reset: define it")
+    return made
+
+
+def _methods(environment: Any) -> dict[str, Callable[..., Any]]:
+    """The tools of an environment: its public methods."""
+    named = inspect.getmembers(type(environment), predicate=inspect.isfunction)
+    return {name: getattr(environment, name) for name, _ in named if name not in OWN and not name.startswith("_")}
+
+
+def _schema(function: Callable[..., Any]) -> dict[str, Any]:
+    """The schema that transformers reads from types and from a docstring in Google's form, as TRL and verl do."""
+    try:
+        from transformers.utils import get_json_schema
+    except ModuleNotFoundError:
+        raise Refused("tools need transformers, which reads their schemas: pip install transformers") from None
+    try:
+        return get_json_schema(function)
+    except Exception as error:
+        why = " ".join(str(error).split())[:200]
+        raise Refused(
+            f"tool {function.__name__} has no schema ({why}): give it types and a docstring in Google's form"
+        ) from error
+
+
+def _verl_tools(path: str) -> dict[str, Any]:
+    """The tools of verl's file, by their names: a list `tools` with `class_name`, `config` and `tool_schema`."""
+    try:
+        import yaml
+        from verl.tools.schemas import OpenAIFunctionToolSchema
+    except ModuleNotFoundError as error:
+        raise Refused(f"{path} needs {error.name}: set the option python to an interpreter that has verl") from None
+    made = {}
+    try:
+        with open(path, encoding="utf-8") as file:
+            listed = yaml.safe_load(file)["tools"]
+        for one in listed:
+            module, _, name = one["class_name"].rpartition(".")
+            given = one.get("tool_schema")
+            tool = loaded(f"{module}:{name}")(
+                config=dict(one.get("config") or {}), tool_schema=given and OpenAIFunctionToolSchema.model_validate(given)
+            )
+            made[tool.name] = tool
+    except Refused:
+        raise
+    except Exception as error:
+        why = " ".join(str(error).split())[:200]
+        raise Refused(f"{path} gives no tools ({type(error).__name__}: {why}): correct it") from error
+    return made
+
+
+def _plain(schema: Any) -> dict[str, Any]:
+    return schema.model_dump(exclude_unset=True, exclude_none=True)
+
+
+def _call(function: Callable[..., Any], columns: Mapping[str, Any]) -> Any:
+    """Call a function with columns, of the pictures' those that it takes."""
+    try:
+        taken = inspect.signature(function).parameters
+    except ValueError:  # a function without a signature, such as one in C
+        return function(**columns)
+    every = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in taken.values())
+    return function(**{name: value for name, value in columns.items() if every or name in taken or name not in MEDIA})
+
+
+def _pictures(images: Sequence[Any]) -> dict[str, Any]:
+    if not images:
+        return {}
+    return {"images": list(images), **({"image": images[0]} if len(images) == 1 else {})}
+
+
+def _decoded(url: str) -> Any:
+    from PIL import Image
+
+    return Image.open(io.BytesIO(base64.b64decode(url.removeprefix(IMAGE)))).convert("RGB")
+
+
+@contextlib.contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Python's and numpy's global generators begin with a seed, and go on behind it as before."""
+    numpy = sys.modules.get("numpy")
+    state, arrays = random.getstate(), numpy and numpy.random.get_state()
+    random.seed(seed)
+    if numpy:
+        numpy.random.seed(seed % 2**32)
+    try:
+        yield
+    finally:
+        random.setstate(state)
+        if numpy:
+            numpy.random.set_state(arrays)
+
+
+def _ignore(*args: Any, **columns: Any) -> None:
+    """In the place of functions by which TRL's rewards log."""
