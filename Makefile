@@ -81,8 +81,8 @@ else
 	@for file in $$(grep -l __main__ benchmarks/*.py); do printf '  make bench NAME=%-20s %s\n' "$$(basename "$$file" .py)" "$$(sed -n '1s/"""//gp' "$$file")"; done
 endif
 
-bench-gpu:  ## a self-test and the benchmarks on a GPU, nine minutes; PYTHON=... that has torch for it, SECONDS=..., PARTS=...
-	"$(or $(PYTHON),python3)" benchmarks/gpu_all.py $(if $(SECONDS),--seconds $(SECONDS)) $(if $(PARTS),--parts $(PARTS))
+bench-gpu:  ## a self-test and the benchmarks on a GPU, nine minutes; PYTHON=... that has torch for it, SECONDS=..., PARTS=..., RESUME=FOLDER
+	"$(or $(PYTHON),python3)" benchmarks/gpu_all.py $(if $(SECONDS),--seconds $(SECONDS)) $(if $(PARTS),--parts $(PARTS)) $(if $(RESUME),--resume "$(RESUME)")
 
 bench-gpu-bundle: $(STAMP)  ## bring what a GPU machine without a network lacks for it into .gpu-bundle: PYTHON_VERSION=3.12
 	.venv/bin/python benchmarks/gpu_bundle.py --python $(or $(PYTHON_VERSION),3.12)

@@ -34,7 +34,7 @@ import torch
 from machine import keep, machine
 from mmrl.config.sections import LoraConfig
 from mmrl.policies.lora import add_adapters
-from mmrl.train.plan.traced import Counter
+from mmrl.train.plan.counter import Counter
 
 INPUTS = {"q_proj": 0, "k_proj": 0, "v_proj": 0, "o_proj": 1, "gate_proj": 2, "up_proj": 2, "down_proj": 3}
 WAYS = {

@@ -1,14 +1,19 @@
 """All GPU benchmarks within one command's time, in order of worth, on a machine that may have neither mmrl nor a network.
 
-    python3 benchmarks/gpu_all.py [--seconds 540] [--parts self_test step ...] [--out FOLDER] [--bundle .gpu-bundle]
-        [--size full|tiny] [--device cuda|cpu]
+    python3 benchmarks/gpu_all.py [--seconds 540] [--parts self_test step ...] [--out FOLDER] [--resume FOLDER]
+        [--bundle .gpu-bundle] [--size full|tiny] [--device cuda|cpu]
 
 Needs torch and transformers. What else mmrl needs and the machine lacks comes from `--bundle`, which `make bench-gpu-bundle`
 makes elsewhere. Each part is a process group with a limit of its own; parts that measure no speed run side by side, the others
-alone. The folder (`--out`, else $OUT, else benchmarks-gpu) gets four files as the parts end: `parts.jsonl`, a part's JSON object
-a line; `summary.json`, what matters of them; `log.txt`, what the parts wrote to stderr; `profile.txt`, the costliest kernels.
-SIGTERM or Ctrl-C stops the part that is running, and what it had found is kept. `--size tiny --device cpu` runs all of it
-anywhere, with four times the limits. Prints one JSON object, `summary.json`.
+alone. A part for which less than its limit is left lets later ones go first that fit, and has what is left at last. The folder
+(`--out`, else $OUT, else benchmarks-gpu) gets four files as the parts end: `parts.jsonl`, a part's JSON object a line;
+`summary.json`, what matters of them; `log.txt`, what the parts wrote to stderr; `profile.txt`, the costliest kernels. SIGTERM or
+Ctrl-C stops the part that is running, and what it had found is kept.
+
+Where one command may not take as long as all parts, give the same command with `--resume FOLDER` again: the folder keeps what was
+found so far, parts that ended well aren't repeated, and those that didn't come after those that never ran. No part is begun then
+that doesn't fit. `--size tiny --device cpu` runs all of it anywhere, with four times the limits. Prints one JSON object,
+`summary.json`.
 """
 
 from __future__ import annotations
@@ -17,6 +22,7 @@ import argparse
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -34,6 +40,9 @@ from gpu_parts import PARTS, Part
 HERE = Path(__file__).parent
 GRACE_S, LEAST_S, LINES = 3.0, 15.0, 12
 """Seconds between SIGTERM and SIGKILL; seconds below which no part is begun; last lines of a failed part that are shown."""
+FILES = ("parts.jsonl", "summary.json", "log.txt", "profile.txt")
+MOST_LOG = 2**20
+"""Characters of a part's stderr that are kept: a machine may give back small files alone."""
 SLOW = 4
 """How many times its limit a part has on a CPU."""
 
@@ -61,10 +70,13 @@ class Running:
 
     def _read(self, log: Path) -> None:
         assert self.process.stderr is not None
+        room = MOST_LOG
         with self.process.stderr as lines, open(log, "a", buffering=1) as file:
             for line in lines:
                 self.tail.append(line.rstrip()[:400])
-                file.write(f"{self.part.name}: {line.rstrip()}\n")
+                if room > 0:  # later lines are read all the same, or the part would wait for ever
+                    file.write(f"{self.part.name}: {line.rstrip()[:room]}\n")
+                room -= len(line)
 
     @property
     def seconds(self) -> float:
@@ -89,7 +101,11 @@ class Running:
         state = "ok" if not why and found else "partial" if found else "failed"
         row = {"part": self.part.name, "state": state, "seconds": round(self.seconds, 1)}
         if state != "ok":
-            row |= {"why": why or "printed no JSON object", "last_lines": list(self.tail)}
+            row |= {
+                "why": why or "printed no JSON object",
+                "last_lines": list(self.tail),
+                "whole": _last_object(self.output) is not None,
+            }
         return row | ({"result": found} if found else {})
 
 
@@ -103,32 +119,61 @@ def _last_object(path: Path) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
+def _earlier(folder: Path) -> dict[str, dict[str, Any]]:
+    """Name of a part -> its last line in a folder's `parts.jsonl`."""
+    path = folder / "parts.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+    return {row["part"]: row for row in rows}
+
+
 class Results:
     """The files of the output folder, written anew after each part."""
 
-    def __init__(self, folder: Path, about: dict[str, Any]) -> None:
-        self.folder, self.about, self.rows = folder, about, dict[str, dict[str, Any]]()
+    def __init__(self, folder: Path, about: dict[str, Any], kept: Path | None = None) -> None:
+        """kept: a folder with the files of earlier commands, which these go on with; it gets a copy of them."""
+        self.folder, self.about, self.kept, self.rows = folder, about, kept, dict[str, dict[str, Any]]()
         self.started = time.monotonic()
-        folder.mkdir(parents=True, exist_ok=True)
-        for name in ("parts.jsonl", "summary.json", "log.txt", "profile.txt"):
+        for place in (folder, kept or folder):
+            place.mkdir(parents=True, exist_ok=True)
+        for name in FILES if kept != folder else ():
             (folder / name).unlink(missing_ok=True)
+            if kept and (kept / name).is_file():
+                shutil.copyfile(kept / name, folder / name)
+        self.earlier = _earlier(folder)
+        """Name of a part -> its line of `parts.jsonl`, of earlier commands."""
+        for part in PARTS:
+            if part.name in self.earlier:
+                self._show(part, self.earlier[part.name])
+
+    def left(self, parts: Sequence[Part]) -> list[Part]:
+        """The parts that haven't come to their end, be it a bad one: those that never began, then the others."""
+        begun = {name for name, row in self.earlier.items() if row["state"] != "skipped"}
+        whole = {name for name, row in self.earlier.items() if row["state"] == "ok" or row.get("whole")}
+        return sorted((part for part in parts if part.name not in whole), key=lambda part: part.name in begun)
 
     def add(self, part: Part, row: dict[str, Any]) -> None:
         with open(self.folder / "parts.jsonl", "a") as file:
             file.write(json.dumps(row) + "\n")
-        short = {key: row[key] for key in ("state", "seconds", "why") if key in row}
-        self.rows[part.name] = short | part.figures(row.get("result") or {})
+        self._show(part, row)
         self.write()
         print(f"{part.name:10} {json.dumps(self.rows[part.name])[:1000]}", file=sys.stderr)
         for line in row.get("last_lines", ()):
             print(f"    {line}", file=sys.stderr)
         sys.stderr.flush()
 
+    def _show(self, part: Part, row: dict[str, Any]) -> None:
+        short = {key: row[key] for key in ("state", "seconds", "why") if key in row}
+        self.rows[part.name] = short | part.figures(row.get("result") or {})
+
     def write(self) -> dict[str, Any]:
         found = {"benchmark": "gpu_all", **self.about, "seconds": round(time.monotonic() - self.started, 1), "parts": self.rows}
         new = self.folder / "summary.json.new"
         new.write_text(json.dumps(found, indent=1) + "\n")
         new.replace(self.folder / "summary.json")
+        if self.kept and self.kept != self.folder:
+            for name in FILES:
+                if (self.folder / name).is_file():
+                    shutil.copyfile(self.folder / name, self.kept / name)
         return found
 
 
@@ -147,19 +192,25 @@ def run(parts: Sequence[Part], args: argparse.Namespace, env: dict[str, str], re
     """Runs the parts one group after the other within the time. Also on an exception, such as that of a signal, every process
     is ended, and what was found is written."""
     until = results.started + args.seconds
-    for group in groups(parts):
+    able = []
+    for part in parts:
+        if lacks := part.lacks(args.device, env):
+            results.add(part, {"part": part.name, "state": "skipped", "why": lacks})
+        else:
+            able.append(part)
+    waiting = groups(able)
+    while waiting:
+        group = next_group(waiting, until - time.monotonic(), args)
+        waiting.remove(group)
         alive: list[Running] = []
         try:
             for part in group:
-                left = until - time.monotonic()
-                if lacks := part.lacks(args.device, env):
-                    results.add(part, {"part": part.name, "state": "skipped", "why": lacks})
-                elif left < LEAST_S:
+                left, limit = until - time.monotonic() - GRACE_S, limit_of(part, args)
+                if left < (limit if args.resume else LEAST_S):
                     results.add(part, {"part": part.name, "state": "skipped", "why": "no time was left"})
                 else:
                     command = part.command(args.size, args.device)
-                    limit = min(part.limit * (SLOW if args.device == "cpu" else 1), left - GRACE_S)
-                    alive.append(Running(part, command, limit, env, scratch, results.folder / "log.txt"))
+                    alive.append(Running(part, command, min(limit, left), env, scratch, results.folder / "log.txt"))
             while alive:
                 for running in list(alive):
                     if running.process.poll() is not None:
@@ -175,6 +226,17 @@ def run(parts: Sequence[Part], args: argparse.Namespace, env: dict[str, str], re
                 results.add(running.part, running.result("was stopped before its end"))
 
 
+def limit_of(part: Part, args: argparse.Namespace) -> float:
+    """Seconds that a part may take."""
+    return part.limit * (SLOW if args.device == "cpu" else 1)
+
+
+def next_group(waiting: Sequence[list[Part]], left: float, args: argparse.Namespace) -> list[Part]:
+    """The first group whose limits fit into the seconds that are left; if none does, the first."""
+    fits = [group for group in waiting if max(limit_of(part, args) for part in group) <= left - GRACE_S]
+    return [*fits, *waiting][0]
+
+
 def environment(bundle: Path, folder: Path, scratch: Path) -> tuple[dict[str, str], dict[str, Any]]:
     """(variables for the parts, what was brought and what is lacking)."""
     prepared = gpu_bundle.prepare(bundle, scratch / "site")
@@ -184,6 +246,16 @@ def environment(bundle: Path, folder: Path, scratch: Path) -> tuple[dict[str, st
     env.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")  # what a step needs differs from stage to stage
     env.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "4")  # each of many processes would start one for each core
     return env, {"brought": prepared.brought, "lacking": prepared.lacking}
+
+
+def check(env: dict[str, str]) -> None:
+    """Exits with a line if mmrl can't be imported, as without a bundle: no part could do anything."""
+    done = subprocess.run([sys.executable, "-P", "-c", "import mmrl.config.load"], capture_output=True, text=True, env=env)
+    if done.returncode:
+        why = (done.stderr.strip().splitlines() or [f"{sys.executable} ended with {done.returncode}"])[-1]
+        raise SystemExit(
+            f"mmrl can't be imported here, so nothing was run: {why[:300]}: is the bundle there (make bench-gpu-bundle)?"
+        )
 
 
 def stop(number: int, _: Any) -> None:
@@ -197,6 +269,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=540, help="for all parts together")
     parser.add_argument("--parts", nargs="+", choices=[part.name for part in PARTS], help="only these, in their usual order")
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT") or "benchmarks-gpu"))
+    parser.add_argument("--resume", type=Path, help="go on with what is in this folder, which keeps the results")
     parser.add_argument("--bundle", type=Path, default=gpu_bundle.ROOT / gpu_bundle.FOLDER)
     parser.add_argument("--size", choices=["full", "tiny"], default="full")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
@@ -206,10 +279,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="bench-gpu-") as scratch:
         out = args.out.absolute()
         env, found = environment(args.bundle.absolute(), out, Path(scratch))
-        results = Results(out, {"size": args.size, "device": args.device, **found})
+        kept = args.resume.absolute() if args.resume else None
+        results = Results(out, {"size": args.size, "device": args.device, **found}, kept)
         results.write()
         try:
-            run(chosen, args, env, results, Path(scratch))
+            check(env)
+            run(results.left(chosen), args, env, results, Path(scratch))
         finally:
             print(json.dumps(results.write()), flush=True)
     if any(row["state"] in ("failed", "partial") for row in results.rows.values()):

@@ -61,7 +61,7 @@ PARTS = (
     Part(
         name="self_test",
         limit=200,
-        command=_sized("self_test.py", "--seconds 190", "--jobs 2 --seconds 400 --row-seconds 120"),
+        command=_sized("self_test.py", "--seconds 190 --row-seconds 90", "--jobs 2 --seconds 400 --row-seconds 120"),
         keys=("ok", "differs", "error", "skipped", "not run", "device_rates", "worst", "broken"),
         shares=True,
     ),

@@ -7,6 +7,10 @@ On a CPU with a small model, in CPU seconds if there is one thread, so that othe
 the maximum length, as the plan assumes. A ratio is predicted over measured: above 1 the plan overestimates. `--nf4` trains
 adapters over weights in 4 bits, `--offload` keeps activations and the optimiser's state in the host's memory. Prints one JSON
 object.
+
+    python benchmarks/plan.py --counting Qwen/Qwen2.5-VL-3B-Instruct
+
+How long the passes over a picture are counted of which a plan asks, in processor time, with alike layers once and with every one.
 """
 
 from __future__ import annotations
@@ -17,22 +21,27 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 import torch
 
 from machine import keep, machine
 from mmrl.algorithms.presets import load_algorithm
 from mmrl.api.types import Prompt, user_message
-from mmrl.config.sections import RlStage, RunConfig
+from mmrl.config.sections import PolicyConfig, RlStage, RunConfig
 from mmrl.policies.batches import Credit
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.rollout.generate.local import LocalGenerator
 from mmrl.rollout.generate.sampling import SamplingParams
 from mmrl.rollout.turns import ConversationCollector
 from mmrl.train.plan import Sizes, predict
+from mmrl.train.plan.learning import ALL
 from mmrl.train.plan.machines import current_machine
 from mmrl.train.plan.memory import LOGIT_CHUNK
+from mmrl.train.plan.pictures import Pictures, SeenPicture
+from mmrl.train.plan.sources import find_shapes
 from mmrl.train.plan.traced import saved_by
 from mmrl.train.update.learner import Learner
 from mmrl.train.update.pack_conversations import pack
@@ -44,6 +53,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--size", choices=SIZES, default="tiny")
     found.add_argument("--family", default="qwen2_5_vl", help="of the tiny model")
     found.add_argument("--device", default="cpu")
+    found.add_argument("--counting", metavar="MODEL", help="compare two ways to count its passes over a picture")
     found.add_argument("--attention", default="auto", help="policy.attn_implementation")
     for name in ("checkpointing", "nf4", "offload"):
         found.add_argument(f"--{name}", action="store_true")
@@ -85,9 +95,25 @@ def compared(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def counting(model: str) -> dict[str, Any]:
+    """Processor seconds of the passes over a picture: with alike layers counted once, and with every layer computed."""
+    seen = find_shapes(PolicyConfig(model=model)).shapes.seeing(1024**2).seen
+    assert isinstance(seen, SeenPicture)
+    seconds, figures = [], []
+    for kinds in (Pictures._kinds, lambda *_: {}):
+        with mock.patch.object(Pictures, "_kinds", kinds):
+            replace(seen).per_token(2, ALL)  # makes the model, which both share
+            one, started = replace(seen), time.process_time()
+            figures.append((one.forward(2), one.kept(2, ALL), one.inputs(2, ALL)))
+            seconds.append(time.process_time() - started)
+    once, each = seconds
+    return {"seconds": {"alike once": once, "every layer": each}, "ratio": each / once, "equal": figures[0] == figures[1]}
+
+
 def main() -> None:
     args = parser().parse_args()
-    print(json.dumps({"benchmark": "plan", **vars(args), **compared(args), "machine": machine()}))
+    found = counting(args.counting) if args.counting else compared(args)
+    print(json.dumps({"benchmark": "plan", **vars(args), **found, "machine": machine()}))
 
 
 def run_file(args: argparse.Namespace, name: str) -> RunConfig:

@@ -28,7 +28,6 @@ _STEP = re.compile(
     r"|<!-- picture: (?P<kind>terminal|file|page) (?P<what>[^\n]*?) -->\n!\[(?P<alt>[^\]]*)\]\((?P<target>[^)]*)\)",
     re.MULTILINE | re.DOTALL,
 )
-_PICTURE = re.compile(r"!\[[^\]]*\]\(([^)\s]*)\)")
 PASSED_ON = ("PATH", "HOME", "TMPDIR", "LANG", "SSL_CERT_FILE", "LD_LIBRARY_PATH")
 
 

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import torch
 
-from mmrl.algorithms.advantage import NOTHING, centred, group_sums, spread
+from mmrl.algorithms.advantage import NOTHING, centred, group_sums, spread, success_relative
 from mmrl.api.tokens import TokenKind, for_tokens
 
 
@@ -46,6 +47,52 @@ def best_of_group(
     if scale == "group":
         gain_N = gain_N / ((group_sums(centred_N**2, groups_N) / (count_N - 1).clamp_min(1)).sqrt() + epsilon).clamp_min(NOTHING)
     return gain_N.masked_fill(~valid_N, torch.nan).float()
+
+
+def best_of_k(rewards_N: torch.Tensor, groups_N: torch.Tensor, *, k: int = 4) -> torch.Tensor:
+    """By how much a rollout raises the best reward of k rollouts of its group: the mean over all choices of k, those without it
+    counting 0, of the best reward less the best of the k - 1 others: PKPO (Walder and Karkhanis, Pass@K Policy Optimization,
+    equation 33, arXiv 2505.15201).
+
+    The policy gradient with this advantage is that of the best of k, which is pass@k with rewards of 0 and 1, without bias. With
+    k as large as the group it is `best_of_group` without scale, from which only the best rollout learns.
+
+    rewards_N: float, NaN if the score failed. groups_N: int64. k: at least 2, and at most the group's valid rollouts count.
+
+    Returns float32 [N], at least 0: 0 for the least reward of a group; NaN where the reward was NaN.
+    """
+    centred_N = centred(rewards_N, groups_N)
+    found_N = torch.full_like(centred_N, torch.nan)
+    for group in groups_N.unique().tolist():
+        (places,) = ((groups_N == group) & ~centred_N.isnan()).nonzero(as_tuple=True)
+        n = len(places)
+        most = min(k, n)
+        if most < 2:
+            found_N[places] = 0.0
+            continue
+        sorted_n, order = centred_N[places].sort()
+        ways = [math.comb(below, most - 2) / math.comb(n, most) for below in range(n)]  # in which it is the best of the others
+        ways_n = torch.tensor(ways, dtype=torch.float64, device=sorted_n.device)
+        found_N[places[order]] = sorted_n * ways_n.cumsum(0) - (ways_n * sorted_n).cumsum(0)
+    return found_N.masked_fill(found_N < NOTHING, 0.0).float()
+
+
+def per_success(rewards_N: torch.Tensor, groups_N: torch.Tensor, *, threshold: float = 0.5) -> torch.Tensor:
+    """(1 - p) / p for a correct rollout and -1 for an incorrect one, with p the share of correct ones in its group: MaxRL (Tajwar
+    et al., Maximum Likelihood Reinforcement Learning, arXiv 2602.02710).
+
+    The policy gradient with 1 - p and -p is that of p, and this one that of log p: the mean score of a prompt's correct rollouts,
+    less that of all. So hard prompts count more, as in supervised learning.
+
+    rewards_N: float, NaN if the score failed. groups_N: int64. threshold: smallest reward of a correct rollout. (Its code divides
+    rewards themselves by their mean, which is the same for rewards of 0 and 1, and has no meaning for negative ones.)
+
+    Returns float32 [N]: 0 for groups in which all are correct, or none is; NaN where the reward was NaN.
+    """
+    relative_N = success_relative(rewards_N, groups_N, threshold=threshold).double()
+    valid_N = ~rewards_N.isnan()
+    right_N = group_sums(((rewards_N >= threshold) & valid_N).double(), groups_N)
+    return (relative_N * group_sums(valid_N.double(), groups_N) / right_N.clamp_min(1)).float()
 
 
 def rescaled(rewards_N: torch.Tensor, groups_N: torch.Tensor) -> torch.Tensor:

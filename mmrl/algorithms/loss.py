@@ -44,7 +44,7 @@ MEASURED = {
     "credits_N": "float32 [N]; the advantage of each rollout, the mean of its tokens'; NaN for those of other mini-batches and "
     "those that are left out",
     "batch_M3": "float32 [M, 3], without gradient; of all M trained tokens of the batch, on all ranks, the log-probability under "
-    "the current weights, that before the step's first update, and the credit",
+    "the current weights, the old one as in LossInputs, and the credit",
     "places_L": "int64 [L]; where the tokens of the micro-batch are among those M",
     "through_call_L": "float32 [L]; how far through its call of the policy a target is: 0 the first, 1 the last or only one; for "
     "policies that act alone",

@@ -271,7 +271,7 @@ def _check_share(what: str, share: Any, measured: Sequence[str]) -> None:
     if not is_finite(share) or not 0 <= share <= 1:
         raise UserError(f"{what}: entropy_share = {share!r:.40} must be a number from 0 to 1")
     if share < 1 and set(measured) - {"through_call_L"}:
-        raise UserError(f"{what}: entropy_share = {share:g}: its loss learns from tokens without an advantage too: leave it out")
+        raise UserError(f"{what}: entropy_share = {share:g}: its loss looks at tokens without an advantage too: leave it out")
 
 
 def check_bounds(where: str, settings: Mapping[str, Any], bounds: Mapping[str, Bounds]) -> None:

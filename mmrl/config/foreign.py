@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from itertools import islice
 
-from mmrl.config.foreign_keys import FOREIGN, WITHOUT
+from mmrl.config.foreign_keys import FOREIGN
+from mmrl.config.foreign_lacking import WITHOUT
 from mmrl.config.foreign_names import NAMED, listed, page, sentence, written_here
 
 _SHOWN, _READ = 3, 200

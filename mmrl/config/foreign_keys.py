@@ -43,11 +43,21 @@ _GRPO = {  # of TRL, and so of ms-swift
     "output_dir": ("runs_dir", "name"),
     **_VLLM,
 }
+_PAIRS = {  # of DPO and CPO in TRL, and so in ms-swift
+    "loss_weights": ("stages.losses",),
+    "ld_alpha": ("stages.tail_weight",),
+    "cpo_alpha": ("stages.nll_weight",),
+    "simpo_gamma": ("stages.margin",),
+}
 _SHARDS = ("compute.learners", "compute.weights")
 
 FOREIGN: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "TRL": _GRPO
+    | _PAIRS
     | {
+        "use_weighting": ("stages.on_policy_weights",),
+        "f_divergence_type": ("stages.divergence",),
+        "f_alpha_divergence_coef": ("stages.divergence_alpha",),
         "warmup_steps": ("stages.warmup_steps",),
         "lr_scheduler_type": ("stages.schedule",),
         "max_grad_norm": ("stages.max_grad_norm",),
@@ -71,6 +81,7 @@ FOREIGN: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "model_init_kwargs": ("policy.dtype", "policy.attn_implementation"),
         "trust_remote_code": ("policy.trust_remote_code",),
         "chat_template_kwargs": ("policy.chat_template_kwargs",),
+        "chat_template_path": ("policy.chat_template",),
         "off_policy_mask_threshold": ("stages.off_policy_mask",),
         "mask_truncated_completions": ("stages.overlong",),
         "entropy_coef": ("stages.entropy_coef",),
@@ -109,6 +120,7 @@ FOREIGN: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "data.train_batch_size": _BATCH,
         "data.max_response_length": ("generate.max_tokens",),
         "data.apply_chat_template_kwargs": ("policy.chat_template_kwargs",),
+        "actor_rollout_ref.model.custom_chat_template": ("policy.chat_template",),
         "actor_rollout_ref.model.path": ("policy.model",),
         "actor_rollout_ref.model.lora_rank": ("policy.lora.rank",),
         "actor_rollout_ref.model.lora_alpha": ("policy.lora.alpha",),
@@ -232,7 +244,9 @@ FOREIGN: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "trainer.experiment_name": ("name",),
     },
     "ms-swift": _GRPO
+    | _PAIRS
     | {
+        "rpo_alpha": ("stages.nll_weight",),
         "rlhf_type": ("stages.kind", "stages.algorithm"),
         "model": ("policy.model",),
         "torch_dtype": ("policy.dtype",),
@@ -353,43 +367,3 @@ FOREIGN: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 }
 """Trainer -> its keys -> the keys of a run file in their place, a setting of an algorithm as `stages.settings.NAME`, an option as
 `tasks.options.NAME`."""
-
-_SAMPLING = "completions are sampled from the probabilities that are trained"
-_OWN = "rows, caches and logits, which are float32, are mmrl's own"
-_ENGINES = "a run starts its own engines"
-_ROLLOUTS = "rollouts are in the run's folder, pictures included"
-
-WITHOUT: Mapping[str, Mapping[str, str]] = {
-    "TRL": {
-        **dict.fromkeys(("min_p", "repetition_penalty", "generation_kwargs", "vllm_structured_outputs_regex"), _SAMPLING),
-        "disable_dropout": "there never is dropout",
-        **dict.fromkeys(("pad_to_multiple_of", "cache_implementation", "cast_lm_head_to_fp32"), _OWN),
-        **dict.fromkeys(
-            ("use_transformers_continuous_batching", "transformers_continuous_batching_config", "use_transformers_paged"),
-            "sampling is mmrl's own or vLLM's",
-        ),
-        **dict.fromkeys(
-            (
-                "vllm_mode",
-                "vllm_model_impl",
-                "vllm_server_base_url",
-                "vllm_server_host",
-                "vllm_server_port",
-                "vllm_server_timeout",
-                "vllm_group_port",
-            ),
-            _ENGINES,
-        ),
-        "ds3_gather_for_generation": "there is no DeepSpeed",
-        **dict.fromkeys(
-            ("log_completions_hub_repo", "log_multimodal", "log_unique_prompts", "num_completions_to_print"), _ROLLOUTS
-        ),
-    },
-    "verl": {"data.max_prompt_length": "no key cuts prompts", "trainer.resume_mode": "it is `mmrl train RUN.toml --resume`"},
-    "EasyR1": {
-        "data.max_prompt_length": "no key cuts prompts",
-        "trainer.load_checkpoint_path": "it is `mmrl train RUN.toml --resume`",
-    },
-    "RLinf": {"runner.resume_dir": "it is `mmrl train RUN.toml --resume`"},
-}
-"""Trainer -> its keys that have none here -> why."""

@@ -11,15 +11,24 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 Names = Mapping[str, Mapping[str, str]]
 _PREFERENCES = {
     name: f'kind = "preference", loss = "{loss}"'
-    for name, loss in {"dpo": "dpo", "kto": "kto", "simpo": "simpo", "rm": "bradley-terry"}.items()
-}
+    for name, loss in {"dpo": "dpo", "kto": "kto", "simpo": "simpo", "orpo": "orpo", "rm": "bradley-terry"}.items()
+} | {"cpo": 'kind = "preference", loss = "dpo", reference = "none", nll_weight = 1.0'}
 _TOKENS = 'algorithm = "grpo", settings = {normalise = "token"}'
 _CONSTANT = 'algorithm = "grpo", settings = {normalise = "constant"}'
 _PAIRS = {  # `loss_type` of DPO
-    "sigmoid": _PREFERENCES["dpo"],
-    "ipo": 'kind = "preference", loss = "ipo"',
-    **dict.fromkeys(("hinge", "exo_pair", "nca_pair", "robust", "bco_pair", "sppo_hard"), ""),
-    **dict.fromkeys(("aot", "aot_unpaired", "apo_zero", "apo_down", "discopop"), ""),
+    theirs: f'kind = "preference", loss = "{ours}"'
+    for theirs, ours in {
+        "sigmoid": "dpo",
+        "sigmoid_norm": "dpo-norm",
+        "exo_pair": "exo",
+        "nca_pair": "nca",
+        "bco_pair": "bco",
+        "sppo_hard": "sppo",
+        "aot_unpaired": "aot-unpaired",
+        "apo_zero": "apo-zero",
+        "apo_down": "apo-down",
+        **{name: name for name in ("hinge", "ipo", "robust", "aot", "discopop")},
+    }.items()
 }
 _AVERAGES = {  # of verl and RLinf
     "token-mean": 'settings = {normalise = "token"}',
@@ -47,8 +56,8 @@ NAMES: Names = {
         "OnlineDPOTrainer": 'kind = "preference", loss = "dpo", pairs = "sampled"',
         "GKDTrainer": 'kind = "distill"',
         "DistillationTrainer": 'kind = "distill"',
-        "CPOTrainer": "",
-        "ORPOTrainer": "",
+        "CPOTrainer": _PREFERENCES["cpo"],
+        "ORPOTrainer": _PREFERENCES["orpo"],
         "TPOTrainer": "",
         "GOLDTrainer": "",
         "SDFTTrainer": "",
@@ -84,8 +93,6 @@ NAMES: Names = {
         "reinforce_plus_plus": 'algorithm = "reinforce++-baseline"',
         **_PREFERENCES,
         **_PAIRS,
-        "cpo": "",
-        "orpo": "",
         "gkd": 'kind = "distill"',
     },
     "RLinf": _AVERAGES

@@ -156,7 +156,8 @@ def describe_validation_error(err: ValidationError, tree: Any = None, option_nam
         return message
     told = sections or (fault["type"] == "value_error" and isinstance(found, dict))  # the rule names it
     shown = "" if told else f"; found {found!r}"
-    theirs = "; ".join(names_here(str(found))) if fault["type"] == "literal_error" and path[-1] == "loss" else ""
+    of_losses = path[-1] == "loss" or path[-2:-1] == ["losses"]
+    theirs = "; ".join(names_here(str(found))) if fault["type"] == "literal_error" and of_losses else ""
     return f"{where!r}: {message[0].lower()}{message[1:]}{shown}{f': {theirs}' if theirs else ''}"
 
 

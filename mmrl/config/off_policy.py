@@ -15,7 +15,7 @@ EXPERT_EPISODES = "expert"
 """The `offline` of a stage that stands for episodes of the simulator's own expert."""
 RECORDED_EPISODES = "recorded"
 """The one that stands for the recorded episodes of a task with data of its own, such as `robotics/demos`."""
-WAYS = ("improve", "td3", "iql", "noise_aliasing")
+WAYS = ("improve", "td3", "iql", "crossq", "noise_aliasing")
 """Keys of what makes a stage learn otherwise than by a soft actor-critic of the policy's own actions."""
 WITHOUT_DENSITY = ("td3", "noise_aliasing")
 """Those by which nobody learns how likely an action is."""
@@ -96,6 +96,16 @@ class IqlConfig(Section):
     """An action is imitated with the weight exp(inverse_temperature * (Q - value)); 0: all alike."""
     max_weight: Rate = 100.0
     """Largest weight of an action."""
+
+
+class CrossqConfig(Section):
+    """`[stages.crossq]`: CrossQ in place of a soft actor-critic with target critics. The critics have batch renormalisation in
+    place of layer normalisation, and value a transition and what follows it in one pass (Bhatt et al., arXiv 1902.05605)."""
+
+    momentum: Annotated[float, Field(gt=0, lt=1)] = 0.99
+    """Share of the running moments that stays with each update."""
+    warmup_updates: Count = 100_000
+    """Updates of the critics, at the beginning, in which a batch is normalised by its own moments alone."""
 
 
 class NoiseAliasingConfig(Section):
@@ -184,6 +194,9 @@ class OffPolicyStage(Training):
     """Critics whose lowest value is the target, drawn anew in each update (Chen et al., REDQ, arXiv 2101.05982)."""
     hidden: Annotated[list[Positive], Field(min_length=1)] = [256, 256]
     """Widths of a critic's hidden layers."""
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share of a critic's hidden numbers that are dropped where it learns and is learned from, such as 0.01 with two critics
+    (Hiraoka et al., DroQ, arXiv 2110.02034); 0: none."""
     bins: Annotated[int, Field(ge=0, le=4096)] = 0
     """Predict a distribution over this many bins of returns by cross-entropy instead of a number, such as 51; 0: a number."""
     low: Real = -1.0
@@ -195,7 +208,9 @@ class OffPolicyStage(Training):
     target_rate: Annotated[float, Field(gt=0, le=1)] = 5e-3
     """Share by which the target critics move towards the critics in each update."""
     conservative: Weight = 0.0
-    """Weight of Cal-QL's penalty of actions that the data don't have, such as 5 (Nakamoto et al., Cal-QL, arXiv 2303.05479)."""
+    """Weight of Cal-QL's penalty of actions that the data don't have, such as 5 (Nakamoto et al., arXiv 2303.05479)."""
+    conservative_calibrated: bool = True
+    """Push no Q below the return of the data's action; false: CQL's penalty (Kumar et al., CQL, arXiv 2006.04779)."""
     conservative_samples: Annotated[int, Field(ge=1, le=1000)] = 4
     """Actions sampled for it, of the policy and at random each."""
     # the entropy
@@ -215,6 +230,8 @@ class OffPolicyStage(Training):
     """TD3 in place of the soft actor-critic."""
     iql: IqlConfig | None = None
     """IQL in place of the soft actor-critic."""
+    crossq: CrossqConfig | None = None
+    """CrossQ: critics with batch normalisation and without target critics."""
     noise_aliasing: NoiseAliasingConfig | None = None
     """DSRL-NA: critics of the simulator's actions, and critics of noise that learn from them. For `steered`."""
     gripper: GripperConfig | None = None
@@ -279,7 +296,7 @@ class OffPolicyStage(Training):
         if len(ways := [key for key in WAYS if getattr(self, key)]) > 1:
             raise ValueError(f"{ways[0]} and {ways[1]} are two ways in which a policy learns: drop one of them")
         way = self.way
-        soft = way in ("", "noise_aliasing")
+        soft = way in ("", "crossq", "noise_aliasing")
         needs = {
             "offline_episodes": (
                 self.offline in (EXPERT_EPISODES, RECORDED_EPISODES),
@@ -287,16 +304,22 @@ class OffPolicyStage(Training):
             ),
             "offline_share": (bool(self.offline or self.interventions), "offline"),
             "priority_correction": (bool(self.priority), "priority"),
-            "conservative_samples": (bool(self.conservative), "conservative"),
+            **{key: (bool(self.conservative), "conservative") for key in ("conservative_samples", "conservative_calibrated")},
+            "dropout": (not way, f"a soft actor-critic with layer normalisation, and {way} is another way"),
             **{key: (bool(self.bins), "bins") for key in ("low", "high", "smoothing")},
             "offline_updates": (bool(self.offline_steps), "offline_steps"),
             **{key: (soft, f"a soft actor-critic, and {way} is another way") for key in OF_ENTROPY},
             **{key: (not self.expectile, f"other critics than IQL's ({way})") for key in ("subset", "conservative")},
             **({"conservative": (False, f"a density of actions, and {way} has none")} if way in WITHOUT_DENSITY else {}),
+            "target_rate": (way != "crossq", "target critics, and crossq has none"),
         }
         for key, (read, of) in needs.items():
             if not read and getattr(self, key) != type(self).model_fields[key].default:  # a run folder's file has all keys
                 raise ValueError(f"{key} has no effect without {of}: set that, or drop it")
+        if self.conservative and self.crossq:
+            raise ValueError(
+                "conservative asks critics for actions that no batch has, and crossq needs its moments: drop one of them"
+            )
         if self.offline_steps and not self.offline:
             raise ValueError("offline_steps learn from offline data: set offline, or drop them")
         if self.offline_steps and self.explore_steps:

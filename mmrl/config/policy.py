@@ -66,6 +66,8 @@ class PolicyConfig(Section):
     `eager` is slow and easy to inspect. Policies that act have short rows, and take `sdpa` unless this is `eager`."""
     trust_remote_code: bool = False
     """Run code that comes with the checkpoint. Switch it on only if you trust the code's author."""
+    chat_template: str | None = None
+    """A Jinja file in the place of the model's own chat template; checkpoints have it too. For the policies `vlm`, `reward`."""
     chat_template_kwargs: Free = {}
     """Variables that the model's chat template reads, such as `{enable_thinking = false}` of Qwen3.5 and Gemma 4."""
     shown_tokens: list[str] = []

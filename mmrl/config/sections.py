@@ -15,8 +15,9 @@ from mmrl.config.compute import ComputeConfig
 from mmrl.config.condition import ConditionConfig
 from mmrl.config.experts import ExpertsConfig
 from mmrl.config.generate import GenerateConfig
+from mmrl.config.hg_dagger import HgDaggerStage
 from mmrl.config.limits import Alarm, LimitsConfig
-from mmrl.config.off_policy import GripperConfig, ImproveConfig, IqlConfig, NoiseAliasingConfig, OffPolicyStage, Td3Config
+from mmrl.config.off_policy import OffPolicyStage
 from mmrl.config.policy import LoraConfig, PolicyConfig, VideoConfig
 from mmrl.config.preferences import PreferenceStage
 from mmrl.config.recap import RecapStage
@@ -55,14 +56,11 @@ __all__ = [
     "EntropyConfig",
     "EpochFilterConfig",
     "ExpertsConfig",
-    "GripperConfig",
+    "HgDaggerStage",
     "ImitationConfig",
-    "ImproveConfig",
-    "IqlConfig",
     "LengthConfig",
     "LimitsConfig",
     "LoraConfig",
-    "NoiseAliasingConfig",
     "NoisyConfig",
     "OffPolicyStage",
     "PartConfig",
@@ -80,7 +78,6 @@ __all__ = [
     "SftStage",
     "SimulateConfig",
     "SteeringConfig",
-    "Td3Config",
     "Training",
     "TurnCriticConfig",
     "VideoConfig",

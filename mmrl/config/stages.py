@@ -8,6 +8,7 @@ from pydantic import Discriminator, Field, Tag, model_validator
 
 from mmrl.config.condition import ConditionConfig
 from mmrl.config.experts import ExpertsConfig
+from mmrl.config.hg_dagger import HgDaggerStage
 from mmrl.config.off_policy import OffPolicyStage
 from mmrl.config.preferences import PreferenceStage
 from mmrl.config.recap import RecapStage
@@ -376,10 +377,9 @@ def teacher_of(stage: Training) -> str:
 
 
 STAGES: dict[str, type[Training]] = {"sft": SftStage, "rl": RlStage, "distill": DistillStage}
-STAGES |= {"preference": PreferenceStage, "off-policy": OffPolicyStage, "recap": RecapStage}
+STAGES |= {"preference": PreferenceStage, "off-policy": OffPolicyStage, "recap": RecapStage, "hg-dagger": HgDaggerStage}
 """The built-in kinds."""
-OF_PLUGINS = "plugin"
-"""The tag under which pydantic finds `PluginStage`."""
+OF_PLUGINS = "plugin"  # the tag under which pydantic finds `PluginStage`
 
 
 def _tag(stage: Any) -> str | None:
@@ -394,6 +394,7 @@ Stage = Annotated[
     | Annotated[PreferenceStage, Tag("preference")]
     | Annotated[OffPolicyStage, Tag("off-policy")]
     | Annotated[RecapStage, Tag("recap")]
+    | Annotated[HgDaggerStage, Tag("hg-dagger")]
     | Annotated[PluginStage, Tag(OF_PLUGINS)],
     Discriminator(_tag),
 ]

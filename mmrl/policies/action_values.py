@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import torch
 from torch import nn
-from torch.nn.functional import layer_norm, relu
+from torch.nn.functional import dropout, layer_norm, relu
 
+from mmrl.policies.batch_renorm import BatchRenorm
 from mmrl.policies.return_bins import Bins
 
 
@@ -28,7 +29,8 @@ class _Layer(nn.Module):
 
 class ActionValues(nn.Module):
     """E critics of equal shape with weights of their own, computed together. Layer normalisation before each activation bounds
-    what they say of actions that no data have (Ball et al., RLPD, section 4.2, arXiv 2302.02948)."""
+    what they say of actions that no data have (Ball et al., RLPD, section 4.2, arXiv 2302.02948). In its place there may be batch
+    renormalisation before each layer, whose moments move while it trains (CrossQ)."""
 
     def __init__(
         self,
@@ -37,19 +39,24 @@ class ActionValues(nn.Module):
         *,
         critics: int = 10,
         hidden: Sequence[int] = (256, 256),
-        normalise: bool = True,
         bins: Bins | None = None,
+        dropout: float = 0.0,
+        renorm: Callable[[int, int], BatchRenorm] | None = None,
     ) -> None:
-        """features: numbers of an observation's features. dims: numbers of an action. critics: 2 are twin Qs. normalise: with
-        layer normalisation. bins: predict a distribution of returns instead of a number."""
+        """features: numbers of an observation's features. dims: numbers of an action. critics: 2 are twin Qs. bins: predict a
+        distribution of returns instead of a number. dropout: share of the hidden numbers that is dropped while it trains
+        (Hiraoka et al., DroQ, arXiv 2110.02034). renorm: makes, of the number of critics and a width, what normalises in place of
+        layer normalisation."""
         super().__init__()
-        self.critics, self.normalise, self.bins = critics, normalise, bins
+        self.critics, self.bins, self.dropout = critics, bins, dropout
         widths = [features + dims, *hidden, bins.number if bins else 1]
         self.layers = nn.ModuleList([_Layer(critics, wide, out) for wide, out in pairwise(widths)])
+        self.norms = nn.ModuleList([renorm(critics, wide) for wide in widths[:-1]] if renorm else [])
 
     def outputs(self, features_nF: torch.Tensor, actions_nA: torch.Tensor) -> torch.Tensor:
         """[E, n]: Qs; or with bins [E, n, bins]: their log-probabilities."""
         x = torch.cat([features_nF, actions_nA], -1).expand(self.critics, -1, -1)
+        x = self.norms[0](x) if self.norms else x
         return self._after_first(self.layers[0](x))
 
     def _after_first(self, x: torch.Tensor) -> torch.Tensor:
@@ -57,12 +64,15 @@ class ActionValues(nn.Module):
         for number, layer in enumerate(self.layers):
             x = layer(x) if number else x
             if number < len(self.layers) - 1:
-                x = relu(layer_norm(x, x.shape[-1:]) if self.normalise else x)
+                x = dropout(x, self.dropout, self.training) if self.dropout else x
+                x = self.norms[number + 1](relu(x)) if self.norms else relu(layer_norm(x, x.shape[-1:]))
         return x.log_softmax(-1) if self.bins else x[..., 0]
 
     def forward(self, features_nF: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
         """Qs: [E, n] of actions [n, A], [E, n, M] of M actions each, [n, M, A]."""
-        if actions.ndim == 3:  # what the first layer makes of an observation is the same for all its actions
+        if actions.ndim == 3:
+            assert not self.norms, "what is seen and what is done are normalised together"
+            # what the first layer makes of an observation is the same for all its actions
             wide, first = features_nF.shape[-1], self.layers[0]
             assert isinstance(first, _Layer)
             seen_EnW = torch.baddbmm(first.bias, features_nF.expand(self.critics, -1, -1), first.weight[:, :wide])

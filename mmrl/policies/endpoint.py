@@ -21,7 +21,8 @@ from mmrl.policies.policy import Policy
 from mmrl.policies.vlm.coordinate_formats import UnknownFormat
 from mmrl.policies.vlm.processing import TOOLS_AS_TEXT
 
-UNUSED = ("dtype", "attn_implementation", "trust_remote_code", "chat_template_kwargs", "shown_tokens", "min_pixels", "lora")
+_TEXT = ("chat_template", "chat_template_kwargs", "shown_tokens")
+UNUSED = ("dtype", "attn_implementation", "trust_remote_code", *_TEXT, "min_pixels", "lora")
 """Keys of `[policy]` that mean nothing for an endpoint."""
 
 

@@ -8,15 +8,15 @@ from typing import Literal
 
 import torch
 
-Mode = Literal["bicubic", "bilinear"]
+Mode = Literal["bicubic", "bilinear", "lanczos"]
 BITS = 22
 """Bits of Pillow's fixed-point weights (its Resample.c, PRECISION_BITS for pictures of 8 bits)."""
-REACH = {"bilinear": 1.0, "bicubic": 2.0}
+REACH = {"bilinear": 1.0, "bicubic": 2.0, "lanczos": 3.0}
 """Radius of a filter, in pixels of the smaller of the two pictures."""
 
 
 def resize(pictures: torch.Tensor, height: int, width: int, mode: Mode = "bicubic") -> torch.Tensor:
-    """uint8 [n, 3, H, W] -> uint8 [n, 3, height, width]: first along the width, rounded to uint8, then along the height (Pillow
+    """uint8 [n, C, H, W] -> uint8 [n, C, height, width]: first along the width, rounded to uint8, then along the height (Pillow
     13 begins with the height if that is less work, never from square to square). Models were trained on Pillow's pictures;
     floating-point sums would change up to one number in eight."""
     if pictures.shape[3] != width:
@@ -87,13 +87,20 @@ def _taps(before: int, after: int, mode: Mode) -> list[tuple[list[int], list[int
 
 
 def _height(x: float, mode: Mode) -> float:
-    """Value of a filter at a distance: the triangle, or the cubic of Keys with a = -0.5 (Cubic Convolution Interpolation)."""
+    """Value of a filter at a distance: the triangle, the cubic of Keys with a = -0.5 (Cubic Convolution Interpolation), or
+    Lanczos' with three lobes on each side."""
     x = abs(x)
     if mode == "bilinear":
         return max(0.0, 1.0 - x)
+    if mode == "lanczos":
+        return _sinc(x) * _sinc(x / 3) if x < 3 else 0.0
     if x < 1:
         return (1.5 * x - 2.5) * x * x + 1.0
     return ((-0.5 * x + 2.5) * x - 4.0) * x + 2.0 if x < 2 else 0.0
+
+
+def _sinc(x: float) -> float:
+    return math.sin(math.pi * x) / (math.pi * x) if x else 1.0
 
 
 def _nearest(x: float) -> int:

@@ -176,10 +176,11 @@ class Squashed(ActingPolicy):
             if draw is None:
                 nothing_n = torch.zeros(len(seen), dtype=torch.int64, device=self.device)
                 draw = CallRandomness(seeds_n=nothing_n, calls_n=nothing_n)
-            if self.residual:
-                actions_n1A, _, _, states = self.base.choose(seen, draw, 0.0)
-            else:  # a flow's steps, or tokens one by one, would be for nothing
-                states = self.base.states_of(seen, draw)
+            with errors_of_base(self.where):
+                if self.residual:
+                    actions_n1A, _, _, states = self.base.choose(seen, draw, 0.0)
+                else:  # a flow's steps, or tokens one by one, would be for nothing
+                    states = self.base.states_of(seen, draw)
             found.append(states)
         if self.state:
             found.append(present_state_of(seen, self.state, self.state_moments))

@@ -132,7 +132,8 @@ class Steered(Squashed):
 
     @torch.no_grad()
     def reading(self, seen: Observation, draw: CallRandomness | None) -> torch.Tensor:
-        found = [self.base.states_of(seen, draw)]
+        with errors_of_base(self.own.base):
+            found = [self.base.states_of(seen, draw)]
         if self.state:
             found.append(present_state_of(seen, self.state, self.state_moments))
         return torch.cat([x.float() for x in found], 1)

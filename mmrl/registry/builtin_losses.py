@@ -10,10 +10,12 @@ GROUP = ADVANTAGE + "group_relative"
 BASELINES = "mmrl.algorithms.group_baselines:"
 POWERS, DECAYS = ("power", "negative_power"), ("decay", "negative_decay")
 OFF_OR_ABOVE_1 = Bounds(above=1, off=0)
+AT_LEAST_1 = Bounds(low=1, high=100)
 
 
 def specs() -> list[AlgorithmSpec]:
-    return [*_of_trust_regions(), *_of_sequences(), *_of_covariances(), *_of_baselines(), *_of_told_policies()]
+    losses = [*_of_trust_regions(), *_of_signs(), *_of_batches(), *_of_sequences(), *_of_covariances()]
+    return [*losses, *_of_baselines(), *_of_told_policies()]
 
 
 def _of_trust_regions() -> list[AlgorithmSpec]:
@@ -46,6 +48,66 @@ def _of_trust_regions() -> list[AlgorithmSpec]:
             bounds=SPREAD | {"beta": NOT_NEGATIVE},
             summary="The policy gradient with the squared log-ratio as a penalty, for completions of older weights",
             paper="Richemond et al., Offline Regularised RL for LLMs Alignment, arXiv 2405.19107; without its critic",
+        ),
+    ]
+
+
+def _of_signs() -> list[AlgorithmSpec]:
+    """Algorithms that weigh tokens with a positive advantage in another way than the others."""
+    return [
+        AlgorithmSpec(
+            id="topr",
+            target=ADVANTAGE + "weighted",
+            options={"positive": 1.0, "negative": 1.0, "level": "sequence"},
+            loss="mmrl.algorithms.asymmetric_losses:tapered",
+            normalise="constant",
+            constant=1,
+            bounds={"positive": NOT_NEGATIVE, "negative": NOT_NEGATIVE},
+            summary="Imitate correct completions however old they are; incorrect ones count less as they become less likely",
+            paper="Le Roux et al., Tapered Off-Policy REINFORCE (TOPR), equation 8, arXiv 2503.14286",
+        ),
+        AlgorithmSpec(
+            id="ce-gppo",
+            target=GROUP,
+            options={"clip_low": 0.2, "clip_high": 0.2, "low_weight": 0.75, "high_weight": 1.0, "dual_clip": 10.0},
+            loss="mmrl.algorithms.asymmetric_losses:gradient_preserving",
+            bounds=SPREAD | CLIP | {"low_weight": NOT_NEGATIVE, "high_weight": NOT_NEGATIVE, "dual_clip": OFF_OR_ABOVE_1},
+            summary="GRPO in which tokens beyond a bound keep the gradient at the bound, with a weight for each side",
+            paper="Su et al., Coordinating Entropy via Gradient-Preserving Policy Optimization (CE-GPPO), arXiv 2509.20712",
+        ),
+        AlgorithmSpec(
+            id="aspo",
+            target=GROUP,
+            options={"clip_low": 0.2, "clip_high": 0.2, "limit": 3.0},
+            loss="mmrl.algorithms.asymmetric_losses:flipped_ratio",
+            bounds=SPREAD | CLIP | {"limit": Bounds(low=1)},
+            summary="GRPO with the inverse of the ratio for tokens with a positive advantage: unlikely ones rise the most",
+            paper="Wang et al., Asymmetric Importance Sampling Policy Optimization (ASPO), arXiv 2510.06062",
+        ),
+    ]
+
+
+def _of_batches() -> list[AlgorithmSpec]:
+    """Algorithms whose clip bounds follow from all tokens of the batch."""
+    of_ratio = {"lower_start": SHARE, "lower_max": SHARE, "upper_start": AT_LEAST_1, "upper_max": AT_LEAST_1}
+    return [
+        AlgorithmSpec(
+            id="m2po",
+            target=GROUP,
+            options={"budget": 0.04, "least_low": 0.3, "least_high": 0.5},
+            loss="mmrl.algorithms.adaptive_clipping:second_moment_surrogate",
+            bounds=SPREAD | {"budget": POSITIVE, "least_low": SHARE, "least_high": NOT_NEGATIVE},
+            summary="GRPO that clips the tokens which moved the farthest, by the second moment of the batch's log-ratios",
+            paper="Zheng et al., Prosperity before Collapse (M2PO), arXiv 2510.01161",
+        ),
+        AlgorithmSpec(
+            id="bapo",
+            target=GROUP,
+            options={"positive_share": 0.5, "lower_start": 0.6, "lower_max": 0.9, "upper_start": 1.2, "upper_max": 3.0},
+            loss="mmrl.algorithms.adaptive_clipping:balanced_surrogate",
+            bounds=SPREAD | of_ratio | {"positive_share": SHARE, "step": Bounds(low=0.01), "dual_clip": OFF_OR_ABOVE_1},
+            summary="GRPO whose clip bounds move until tokens with a positive advantage are half of the objective",
+            paper="Xi et al., Balanced Policy Optimization with Adaptive Clipping (BAPO), arXiv 2510.18927",
         ),
     ]
 
@@ -93,6 +155,17 @@ def _of_sequences() -> list[AlgorithmSpec]:
             bounds=SPREAD | {"temperature": POSITIVE},
             summary="Classification of a group's completions into right and wrong by their mean log-ratios",
             paper="Zhai et al., Rewards as Labels (REAL), arXiv 2602.05630",
+        ),
+        AlgorithmSpec(
+            id="gvpo",
+            target=GROUP,
+            options={"scale": "none", "beta": 0.1},
+            loss="mmrl.algorithms.group_variance:group_variance",
+            normalise="constant",
+            constant=1,
+            bounds=SPREAD | {"beta": POSITIVE},
+            summary="Log-ratios of a group's completions learn to differ by their rewards, by a squared error",
+            paper="Zhang et al., Group Variance Policy Optimization (GVPO), arXiv 2504.19599",
         ),
     ]
 
@@ -144,6 +217,20 @@ def _of_baselines() -> list[AlgorithmSpec]:
             bounds=SPREAD,
             summary="The best completion of a group alone, by how much it beats the second best: pass@k for k = the group's size",
             paper="Tang et al., Optimizing Language Models for Inference Time Objectives using RL, arXiv 2503.19595",
+        ),
+        AlgorithmSpec(
+            id="pkpo",
+            target=BASELINES + "best_of_k",
+            options={"k": 4},
+            bounds={"k": Bounds(low=2)},
+            summary="By how much a completion raises the best of k, over all choices of k completions of its group: pass@k",
+            paper="Walder and Karkhanis, Pass@K Policy Optimization (PKPO), equation 33, arXiv 2505.15201",
+        ),
+        AlgorithmSpec(
+            id="maxrl",
+            target=BASELINES + "per_success",
+            summary="GRPO divided by the share of successes in place of a deviation: the gradient of the log of that share",
+            paper="Tajwar et al., Maximum Likelihood Reinforcement Learning (MaxRL), arXiv 2602.02710",
         ),
         AlgorithmSpec(
             id="gpg",

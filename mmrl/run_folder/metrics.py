@@ -218,6 +218,10 @@ SECTIONS: tuple[tuple[str, tuple[Chart, ...]], ...] = (
         ),
     ),
     (
+        "HG-DAgger",
+        (Chart(title="Calls that are imitated", keys=("hg_dagger/calls",), zero=True, hint="Others carried them out."),),
+    ),
+    (
         "RECAP",
         (
             Chart(title="Error of the values", keys=("recap/value_error",), zero=True, hint="On episodes not yet learned from."),
@@ -257,6 +261,12 @@ SECTIONS: tuple[tuple[str, tuple[Chart, ...]], ...] = (
                 title="Log-probability of both sides",
                 keys=("preference/logprob_*",),
                 hint="Of a whole completion, in nats. If that of the preferred side falls, set nll_weight.",
+            ),
+            Chart(
+                title="Weight of pairs",
+                keys=("preference/weight",),
+                zero=True,
+                hint="By how likely the policy is to write both sides (WPO). Near 0 nothing is learned.",
             ),
             Chart(title="KL of KTO", keys=("preference/kl",), zero=True, hint="KTO's reference point, in nats a completion."),
             Chart(

@@ -14,6 +14,7 @@ from mmrl.compute.devices import resolve_device
 from mmrl.config.load import describe_validation_error
 from mmrl.config.sections import (
     DistillStage,
+    HgDaggerStage,
     OffPolicyStage,
     PluginStage,
     PreferenceStage,
@@ -33,7 +34,7 @@ from mmrl.train.checks.experts import check_experts
 from mmrl.train.checks.gold_rewards import check_answers_known
 from mmrl.train.checks.images import check_changed_images, check_images_shown
 from mmrl.train.checks.of_plugins import check_plugin_stage, plugin_alarms
-from mmrl.train.checks.off_policy import check_gripper, check_off_policy, check_recap
+from mmrl.train.checks.off_policy import check_experience, check_gripper, check_off_policy
 from mmrl.train.checks.preferences import check_preference, check_rating
 from mmrl.train.checks.run_file import (
     check_acting,
@@ -83,8 +84,8 @@ def resolve(config: RunConfig, train: bool = True) -> Setup:
             check_gripper(config, number, stage, policy)
         if isinstance(stage, OffPolicyStage) and train:
             check_off_policy(config, number, stage, policy, tasks, simulators, weights)
-        if isinstance(stage, RecapStage) and train:
-            check_recap(config, number, stage, policy, simulators)
+        if isinstance(stage, RecapStage | HgDaggerStage) and train:
+            check_experience(config, number, stage, policy, simulators)
         if isinstance(stage, PluginStage):
             check_plugin_stage(f"stages.{number}", stage)
         for label in config.weights(stage) if train else ():

@@ -215,7 +215,8 @@ class Run:
         self.clock.seconds = {"process": 0.0, "generate": 0.0, "judge": 0.0, "update": 0.0, "other": 0.0}
         if self.proof:
             self.proof.begin(self.policy)
-        with vision_cache(self.config.train.vision_cache_mb << 20):
+        divided = self.config.compute.sequence_parallel > 1  # teams look together in an update, which reads nothing that is kept
+        with vision_cache(0 if divided else self.config.train.vision_cache_mb << 20):
             metrics = run_step(self.steps, stage)
         if self.proof:
             algorithm = self.setup.algorithms[self.at.stage]

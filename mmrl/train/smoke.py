@@ -49,7 +49,7 @@ def smoke(config: RunConfig) -> RunConfig:
         tiny = mixture or tiny_that_hears(config.policy.model) or tiny
     if tiny and not is_tiny(config.policy.model):
         data["policy"] |= {"model": tiny, "dtype": "float32", "trust_remote_code": False}
-        data["policy"] |= {"chat_template_kwargs": {}, "shown_tokens": []}  # of the checkpoint's tokenizer
+        data["policy"] |= {"chat_template": None, "chat_template_kwargs": {}, "shown_tokens": []}  # of its tokenizer
         for stage in data["stages"]:  # patterns name layers that the tiny model doesn't have
             stage["parts"] = _parts_there(stage.get("parts", []))
         others = {"domain", "rotation"}  # of the checkpoint's robots

@@ -313,7 +313,8 @@ def load_teacher(setup: Setup, number: int, policy: Policy) -> Policy | None:
     if not (name := teacher_of(stage)):
         return None
     # it reads the student's tokens, and no prompts of its own
-    whose: dict[str, object] = {"model": name, "lora": None, "chat_template_kwargs": {}, "shown_tokens": []}
+    own: dict[str, object] = {"chat_template": None, "chat_template_kwargs": {}, "shown_tokens": []}
+    whose = {"model": name, "lora": None, **own}
     other = config.policy.model_copy(update=whose)
     seed = derive(
         config.seed, "teacher" if config.smoke else "weights"

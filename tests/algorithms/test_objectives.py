@@ -1,4 +1,4 @@
-"""The objectives of TRL, verl and ms-swift: losses and advantages against what these programs gave, and against slow loops."""
+"""The objectives of TRL, verl, ms-swift and papers: losses and advantages against what their code gave, and slow loops."""
 
 import itertools
 import json
@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 import torch
 
+from loss_inputs import ROLLOUT, made, of_groups, random_batch, whole_batch
 from mmrl.algorithms.advantage import group_relative
+from mmrl.algorithms.asymmetric_losses import flipped_ratio, gradient_preserving, tapered
 from mmrl.algorithms.covariance import clipped_covariance, covariance_penalty
 from mmrl.algorithms.group_baselines import best_of_group, length_weighted, rescaled
-from mmrl.algorithms.loss import LossInputs, average, clipped_surrogate, sequence_surrogate
+from mmrl.algorithms.loss import average, clipped_surrogate, sequence_surrogate
 from mmrl.algorithms.presets import load_algorithm
 from mmrl.algorithms.reward_labels import reward_labels
 from mmrl.algorithms.selection import most_uncertain
@@ -23,46 +25,22 @@ from mmrl.train.update.loss_weights import apart, drifted, importance_weights
 
 ROWS = [json.loads(line) for line in (Path(__file__).parents[1] / "golden" / "objectives.jsonl").read_text().splitlines()]
 LOSSES, CREDITS = [r for r in ROWS if "loss" in r], [r for r in ROWS if "credit" in r]
-LENGTHS, ROLLOUT = torch.tensor([2, 1, 3]), torch.tensor([0, 0, 1, 2, 2, 2])
 EVERY = [
     *(clipped_surrogate, sequence_surrogate, soft_gate, divergence_mask, geometric_mean, gamma_weight, future_weighted),
-    quadratic_penalty,
+    *(quadratic_penalty, tapered, gradient_preserving, flipped_ratio),
 ]
-
-
-def made(logprobs, old, advantages, rollout=ROLLOUT, lengths=LENGTHS):
-    return LossInputs(
-        logprobs_L=torch.as_tensor(logprobs),
-        old_logprobs_L=torch.as_tensor(old),
-        advantages_L=torch.as_tensor(advantages),
-        rollout_L=rollout,
-        lengths_N=lengths,
-    )
-
-
-def whole_batch(inputs):
-    """`batch_M3` and `places_L` of a batch with a single micro-batch, whose tokens come in another order."""
-    order = torch.randperm(len(inputs.rollout_L), generator=torch.Generator().manual_seed(1))
-    columns = (inputs.logprobs_L.detach(), inputs.old_logprobs_L, inputs.advantages_L)
-    return torch.stack(columns, 1)[order], order.argsort()
-
-
-def of_groups(inputs):
-    """`log_ratios_N`, `groups_N` and `credits_N` of two groups of four."""
-    n, moved = len(inputs.lengths_N), inputs.logprobs_L.detach() - inputs.old_logprobs_L
-    ratios, credits = (torch.zeros(n, dtype=x.dtype).index_add(0, inputs.rollout_L, x) for x in (moved, inputs.advantages_L))
-    return ratios, torch.arange(n) // 4, credits / inputs.lengths_N
 
 
 def measured_for(algorithm, inputs):
     needs = algorithm.loss_needs
-    return whole_batch(inputs) if "batch_M3" in needs else of_groups(inputs) if needs else ()
+    return whole_batch(inputs)[: len(needs)] if "batch_M3" in needs else of_groups(inputs) if needs else ()
 
 
 def test_the_table_is_whole():
     names = {row["name"].rpartition("-")[0] for row in LOSSES}
-    assert len(names) == 24 and len(LOSSES) == 72 and len(CREDITS) == 28
-    assert {row["how"].split()[1] for row in ROWS} == {"trl", "verl", "ms-swift"}
+    assert len(names) == 37 and len(LOSSES) == 111 and len(CREDITS) == 48
+    released = {"ROLL", "CE-GPPO", "Archer2.0", "M2PO", "BAPO", "verl-recipe", "maxrl", "listing"}
+    assert {row["how"].split()[1] for row in ROWS} == {"trl", "verl", "ms-swift", *released}
 
 
 @pytest.mark.parametrize("row", LOSSES, ids=lambda row: row["name"])
@@ -92,9 +70,7 @@ def test_loss_and_gradient_are_theirs(row):
     batch = SimpleNamespace(num_tokens=int(mask.sum()), num_rollouts=len(lengths), lengths_N=lengths)
     found = average(loss, SimpleNamespace(rollout_L=rollout), batch, algorithm.normalise, algorithm.constant)
     found.backward()
-    if (
-        algorithm.id != "gpg"
-    ):  # whose loss has another value and the same gradient: minus the credit, for minus credit times log p
+    if algorithm.id not in ("gpg", "aspo"):  # whose value isn't that of credit times log p, which has the same gradient
         assert found.item() == pytest.approx(row["loss"], rel=1e-4, abs=1e-6)
     np.testing.assert_allclose(logprobs.grad.numpy(), row["gradient"], rtol=2e-4, atol=1e-6)
     assert cut.dtype == torch.float32 and set(cut.tolist()) <= {0.0, 1.0}
@@ -212,12 +188,6 @@ def test_real_is_a_cross_entropy_over_each_group():
     loss, _ = reward_labels(inputs, sums.detach(), groups, credits)
     loss.sum().backward()
     assert loss.sum().item() == pytest.approx(whole.item()) and new.grad.tolist() == pytest.approx(expected.tolist())
-
-
-def random_batch(seed, n=400):
-    rng = np.random.default_rng(seed)
-    new = torch.tensor(rng.normal(-2, 1, n), requires_grad=True)
-    return made(new, new.detach() + torch.tensor(rng.normal(0, 0.1, n)), torch.tensor(rng.normal(0, 1, n)), torch.arange(n) // 4)
 
 
 def test_clip_cov_leaves_out_some_tokens_of_the_band_the_same_in_every_micro_batch():

@@ -30,8 +30,11 @@ from mmrl.train.update.pack_conversations import pack
 BUILT_IN = [
     *(
         "archer",
+        "aspo",
         "awr",
+        "bapo",
         "bi-level-gae",
+        "ce-gppo",
         "cispo",
         "clip-cov",
         "d3s",
@@ -54,15 +57,19 @@ BUILT_IN = [
         "grpo-passk",
         "gspo",
         "gui-g1",
+        "gvpo",
         "kdrl",
         "kl-cov",
         "lite-ppo",
+        "m2po",
+        "maxrl",
         "nft",
         "nsr",
         "opd",
         "opo",
         "otb",
         "pacs",
+        "pkpo",
     ),
     *(
         "ppo",
@@ -78,6 +85,7 @@ BUILT_IN = [
         "sdar",
         "sdpo",
         "stable-reinforce",
+        "topr",
         "trajectory-grpo",
         "vespo",
         "vppo",
@@ -125,7 +133,7 @@ def plugin(site):
 
 
 def test_the_built_in_algorithms_are_these():
-    assert sorted(Registry(entry_points=[]).specs("algorithms")) == BUILT_IN and len(BUILT_IN) == 49
+    assert sorted(Registry(entry_points=[]).specs("algorithms")) == BUILT_IN and len(BUILT_IN) == 57
 
 
 def test_settings_reach_the_function_that_has_them():
@@ -254,7 +262,7 @@ def test_the_constant_is_the_longest_completion_unless_it_is_set():
             ("grpo", {"entropy_share": share}, r"^algorithm 'grpo': entropy_share = .* must be a number from 0 to 1$")
             for share in (-0.1, 1.1, True, "0.2", float("nan"))
         ),
-        ("pacs", {"entropy_share": 0.2}, r"'pacs': entropy_share = 0\.2: its loss learns from tokens without an advantage too"),
+        ("pacs", {"entropy_share": 0.2}, r"'pacs': entropy_share = 0\.2: its loss looks at tokens without an advantage too"),
     ],
 )
 def test_what_settings_are_refused(algorithm, settings, message):
@@ -488,7 +496,7 @@ def gradients(algorithm, budget, shared, **keys):
     """Of one update, before the optimiser: (policy's and critic's by name, metrics, number of micro-batches)."""
     if algorithm == "d3s":  # which would compute a few of the rollouts
         keys = {"settings": {"first_rollouts": 1.0, "first_tokens": 1.0}} | keys
-    if algorithm == "grpo-passk":  # whose credit is 0 but for the best of a group
+    if algorithm in ("grpo-passk", "pkpo"):  # whose credit is 0 but for the best of a group
         keys = {"entropy_coef": 1.0} | keys
     made = with_defaults(stage(algorithm, **({"critic": {"hidden_sizes": [8]}} if algorithm in ("ppo", "digirl") else {}) | keys))
     vlm, found = policy(), load_algorithm(algorithm, made.settings, 6)

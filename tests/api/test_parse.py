@@ -23,6 +23,7 @@ from mmrl.api.verifiers.parse import (
     parse_numbers,
     short_answer,
     thought,
+    without_thinking,
 )
 
 TOKENS = ("<think>", "</think>", "<answer>", "</answer>", " ", "\n", "a")
@@ -72,7 +73,9 @@ def test_the_only_answer(text, inside, why):
         ("<think>a</think>7", ("a", "7")),
         ("a</think> 7", ("a", " 7")),
         ("<think></think>7", ("", "7")),
-        ("<think>a</think>b<think>c</think>7", ("a</think>b<think>c", "7")),
+        ("<think>a</think>b<think>c</think>7", ("a", "b<think>c</think>7")),
+        ("<think>a</think>7, behind </think>", ("a", "7, behind </think>")),
+        ("[THINK]a[/THINK]b[/THINK]", ("a", "b[/THINK]")),
         ("7<think>a", ("a", "7")),
         ("<|channel>thought\na<channel|>7", ("\na", "7")),
         ("[THINK]a", ("a", "")),
@@ -81,6 +84,17 @@ def test_the_only_answer(text, inside, why):
 )
 def test_thinking_is_told_from_what_is_said(completion, apart):
     assert thought(completion) == apart
+
+
+@given(st.lists(st.sampled_from(["<think>", "</think>", "[THINK]", "[/THINK]", " ", "a"]), max_size=8).map("".join))
+def test_what_is_shown_as_the_answer_is_what_verifiers_read(text):
+    """Both split at the first sign; verifiers read a text that doesn't begin with one whole."""
+    for start, end in (("<think>", "</think>"), ("[THINK]", "[/THINK]")):
+        if text.lstrip().startswith(start):
+            behind = re.split(re.escape(end), text, maxsplit=1)[1:]
+            assert thought(text)[1].strip() == "".join(behind).strip() == without_thinking(text).strip()
+            return
+    assert without_thinking(text) == text
 
 
 @pytest.mark.parametrize(

@@ -224,15 +224,15 @@ def test_lines_are_read_in_parts(tmp_path, monkeypatch):
         read_table(str(tmp_path / "t.csv"))
 
 
-@pytest.mark.parametrize("place", ["shards", "shards/train-000.tar"])
-def test_samples_of_webdataset_are_rows(tmp_path, place):
+@pytest.mark.parametrize(("place", "suffix"), [("shards", "png"), ("shards/train-000.tar", "PNG")])
+def test_samples_of_webdataset_are_rows(tmp_path, place, suffix):
     """A picture of each, whatever its suffix, and what its JSON holds."""
     Image.new("RGB", (4, 4), "red").save(buffer := io.BytesIO(), "PNG")
     (tmp_path / "shards").mkdir()
     with tarfile.open(tmp_path / "shards" / "train-000.tar", "w") as shard:
         for n in range(2):
             said = json.dumps({"question": "What?", "boxes": [[1, n]]}).encode()
-            for name, data in ((f"{n:03}.png", buffer.getvalue()), (f"{n:03}.json", said), (f"{n:03}.txt", b"words")):
+            for name, data in ((f"{n:03}.{suffix}", buffer.getvalue()), (f"{n:03}.json", said), (f"{n:03}.txt", b"words")):
                 member = tarfile.TarInfo(name)
                 member.size = len(data)
                 shard.addfile(member, io.BytesIO(data))

@@ -46,11 +46,11 @@ def part(tmp_path, monkeypatch):
     return make
 
 
-def run(parts, folder, seconds=60.0):
+def run(parts, folder, seconds=60.0, resume=None):
     """(rows of the summary, rows of parts.jsonl)."""
-    results = gpu_all.Results(folder / "out", {"size": "tiny"})
-    args = argparse.Namespace(size="tiny", device="cuda", seconds=seconds)
-    gpu_all.run(parts, args, dict(os.environ), results, folder)
+    results = gpu_all.Results(folder / "out", {"size": "tiny"}, resume)
+    args = argparse.Namespace(size="tiny", device="cuda", seconds=seconds, resume=resume)
+    gpu_all.run(results.left(parts), args, dict(os.environ), results, folder)
     results.write()
     rows = [json.loads(line) for line in (folder / "out" / "parts.jsonl").read_text().splitlines()]
     return json.loads((folder / "out" / "summary.json").read_text())["parts"], {row["part"]: row for row in rows}
@@ -80,6 +80,68 @@ def test_parts_that_end_fail_or_say_nothing(part, tmp_path):
     assert "good: hello" in (tmp_path / "out" / "log.txt").read_text()
     late, _ = run(parts[:1], tmp_path, seconds=10.0)
     assert late["good"] == {"state": "skipped", "why": "no time was left"}
+
+
+def test_parts_that_do_not_fit_let_later_ones_go_first_and_have_what_is_left(part, tmp_path):
+    parts = [part("long", SCRIPTS["good"], limit=50.0), part("short", SCRIPTS["good"], limit=5.0)]
+    shown, _ = run(parts, tmp_path, seconds=40.0)
+    assert list(shown) == ["short", "long"] and {row["state"] for row in shown.values()} == {"ok"}
+
+
+def test_commands_go_on_where_the_last_one_stopped(part, tmp_path, monkeypatch):
+    """What ended, also with an error, isn't repeated; what broke off comes behind what never began."""
+    differs = SCRIPTS["good"] + "; sys.exit(1)"
+    parts = [part("ends", SCRIPTS["good"]), part("differs", differs), part("bad", SCRIPTS["bad"])]
+    parts.append(part("long", SCRIPTS["good"], limit=50.0))
+    monkeypatch.setattr(gpu_all, "PARTS", tuple(parts))
+    kept = tmp_path / "kept"
+    shown, _ = run(parts, tmp_path, seconds=40.0, resume=kept)
+    states = {name: row["state"] for name, row in shown.items()}
+    assert states == {"ends": "ok", "differs": "partial", "bad": "failed", "long": "skipped"}
+    assert shown["long"]["why"] == "no time was left", "a later command has time for all of it"
+
+    for file in (tmp_path / "out").iterdir():  # as where each command begins with an empty folder
+        file.unlink()
+    (tmp_path / "bad.py").write_text(SCRIPTS["good"])
+    again, rows = run(parts, tmp_path, resume=kept)
+    assert {name: row["state"] for name, row in again.items()} == states | {"bad": "ok", "long": "ok"}
+    assert again["ends"] == shown["ends"] and rows["ends"]["result"] == {"speed": {"gpu": 7}}
+    written = [json.loads(line)["part"] for line in (kept / "parts.jsonl").read_text().splitlines()]
+    assert written == ["ends", "differs", "bad", "long", "long", "bad"]
+    assert (tmp_path / "out" / "log.txt").read_text().count("ends: hello") == 1
+    assert json.loads((kept / "summary.json").read_text())["parts"] == again
+
+
+def test_a_part_that_says_too_much_fills_no_file(part, tmp_path, monkeypatch):
+    monkeypatch.setattr(gpu_all, "MOST_LOG", 1000)
+    script = "import sys; print('x' * 99 + chr(10) * 1000, file=sys.stderr); print('end', file=sys.stderr); print('{\"a\": 1}')"
+    shown, _ = run([part("loud", script)], tmp_path)
+    assert shown["loud"]["state"] == "ok" and len((tmp_path / "out" / "log.txt").read_text()) < 20_000
+
+
+def test_without_what_mmrl_needs_nothing_is_run(tmp_path, monkeypatch):
+    (tmp_path / "mmrl").mkdir()
+    (tmp_path / "mmrl" / "__init__.py").write_text("import a_module_that_nobody_has")
+    why = (
+        r"^mmrl can't be imported here, so nothing was run: ModuleNotFoundError: .*nobody_has.*: is the bundle there \(make bench"
+    )
+    with pytest.raises(SystemExit, match=why):
+        gpu_all.check({**os.environ, "PYTHONPATH": str(tmp_path)})
+
+
+def test_three_commands_of_ten_minutes_have_room_for_all_parts():
+    """Each part with all of its limit, after half a minute for the start."""
+    args, waiting = argparse.Namespace(device="cuda"), gpu_all.groups(PARTS)
+    for _ in range(3):
+        left = 580.0 - 12.0
+        while waiting:
+            group = gpu_all.next_group(waiting, left, args)
+            seconds = max(part.limit for part in group)
+            if seconds > left - gpu_all.GRACE_S:
+                break
+            waiting.remove(group)
+            left -= seconds
+    assert not waiting
 
 
 def test_parts_that_measure_no_speed_run_side_by_side_and_the_others_alone(part, tmp_path):

@@ -103,7 +103,7 @@ def test_a_step_needs_what_its_matrices_come_to():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "script", ["step_gpu.py", "packing_gpu.py", "gap_gpu.py", "decode_gpu.py", "memory_gpu.py", "prefetch_gpu.py"]
+    "script", ["step_gpu.py", "packing_gpu.py", "gap_gpu.py", "gap_parts.py", "decode_gpu.py", "memory_gpu.py", "prefetch_gpu.py"]
 )
 def test_it_runs_at_tiny_size_on_a_cpu_and_prints_one_object(script):
     done = subprocess.run(
@@ -130,6 +130,14 @@ def test_it_runs_at_tiny_size_on_a_cpu_and_prints_one_object(script):
     elif script == "memory_gpu.py":
         cases = found["cases"].values()
         assert len(cases) == 2 and all(case["update"]["measured"] > 0 and case["within_24gb"] for case in cases)
+    elif script == "gap_parts.py":
+        rows = found["rows"]
+        assert (
+            rows["none"] < 1e-5 < rows["all"]
+            and len(rows) == 3 + 2 * len(found["parts"])
+            and found["layers"].keys() == {"1", "2"}
+        )
+        assert rows["all"] == pytest.approx(found["bfloat16"], rel=2), "the parts are all that rounds"
     elif script == "gap_gpu.py":
         assert found["float32"]["shared"]["mean"] < 1e-5 < found["bfloat16"]["shared"]["mean"] < 5e-3
     else:

@@ -138,7 +138,8 @@ def test_the_options_of_a_rule_are_listed_by_whoever_knows_them():
         ),
         (
             "stages.0.loss_type=hinge",
-            '\'stages.0.loss_type\': what TRL and ms-swift call so is kind = "preference", loss = "hinge" here (docs/from-trl.md)',
+            '\'stages.0.loss_type\': what TRL and ms-swift call so is kind = "preference", loss = "hinge" here '
+            "(docs/from-trl.md)",
         ),
         (
             "stages.0.ld_alpha=0.5",

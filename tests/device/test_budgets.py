@@ -19,7 +19,7 @@ from mmrl.algorithms.presets import load_algorithm
 from mmrl.api.simulators.processes.simulator import ProcessSimulator
 from mmrl.api.simulators.types import ActionSpec, Observation
 from mmrl.config.load import parse_config
-from mmrl.config.sections import OffPolicyStage, PolicyConfig, SimulateConfig
+from mmrl.config.sections import LoraConfig, OffPolicyStage, PolicyConfig, SimulateConfig
 from mmrl.policies.act.ensemble import Ensemble
 from mmrl.policies.actors import NoisyTanh, SquashedNormal
 from mmrl.policies.gr00t.embodiment import Group
@@ -28,6 +28,7 @@ from mmrl.policies.load import make_policy
 from mmrl.policies.pi0.action_words import NOTHING
 from mmrl.policies.resizing import resize
 from mmrl.policies.vlm import families
+from mmrl.policies.vlm.vision_cache import vision_cache
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.policies.xvla.pictures import framed
 from mmrl.registry import plugins
@@ -35,6 +36,7 @@ from mmrl.rollout.generate.local import LOOK_EVERY, LocalGenerator
 from mmrl.rollout.generate.sampling import SamplingParams
 from mmrl.rollout.simulators.lockstep import SimulatorCollector
 from mmrl.testing.cases import mostly_slow, some_of
+from mmrl.train.update.aliasing import NoiseAliased
 from mmrl.train.update.learner import Learner
 from mmrl.train.update.pack_conversations import pack
 from mmrl.train.update.pack_trajectories import pack_trajectories
@@ -54,6 +56,7 @@ BUDGETS = {
     "a step": (2, 0),  # the figures; the gradient's norm
     "a micro-batch": (1, 1),  # where pictures were put in, backward; what follows from their sizes, to the device
     "pictures of a micro-batch": (0, 1),  # in each pass over more than two
+    "a micro-batch whose pictures a frozen tower has seen": (0, 0),
     # a policy that acts, on a simulator beside it
     "a step of the environments": (4, 3),  # is the action finite, and a number; what is drawn; what came of it
     "a call of a vision-language model that acts": (1, 3),  # are the actions finite; its text, what follows from sizes, seeds
@@ -66,6 +69,8 @@ BUDGETS = {
     "its novelty": (1, 0),  # for its deviation from all so far; the memory's states are there already
     "a step of RLPD's policy": (5, 1),  # as of the critics, of it and its temperature; the figures of all; noise
     "a step of TD3's policy": (3, 0),
+    "a step of DSRL-NA's policy": (4, 1),  # as of the critics, of it and its temperature; noise
+    "a step of critics of noise": (2, 2),  # is the loss finite, the gradient's norm; batch, noise
 }
 """What -> (waits, copies that nobody waits for). A smaller number is to be written down."""
 FAMILIES = {
@@ -225,6 +230,19 @@ def test_a_micro_batch_comes_over_at_once_and_is_not_waited_for(device, policy):
         assert tuple(a - b for a, b in zip(found, BUDGETS[one], strict=True)) == BUDGETS[fixed]
 
 
+@pytest.mark.slow
+def test_pictures_that_a_frozen_tower_has_seen_cost_nothing_but_their_way_here(device):
+    """In an update of adapters after sampling."""
+    config = PolicyConfig(model="tiny:qwen2_5_vl:hidden=32,layers=1", lora=LoraConfig(rank=2))
+    made = VLM(config, device="cuda")
+    made.eos = frozenset()
+    with vision_cache(2**20) as cache:
+        sampled(made, 2)
+        _, update, more = updates(device, made, lambda budget: packed(made, budget))
+    update[1] = tuple(a - b * (more + 1) for a, b in zip(update[1], BUDGETS["pictures of a micro-batch"], strict=True))
+    assert cache.bytes and each(*update, more) == BUDGETS["a micro-batch whose pictures a frozen tower has seen"]
+
+
 def test_nobody_waits_for_the_length_of_a_row(device, policy, monkeypatch):
     """transformers would, to know whether rotary frequencies change: once for each token."""
     change(monkeypatch, rows.dynamic)
@@ -291,6 +309,25 @@ def test_an_update_from_a_memory_brings_its_batches_over_at_once_and_the_memory_
     assert tuple(a - b for a, b in zip(few[1], one, strict=True)) == BUDGETS[policy]
     explored = [tuple(a - b for a, b in zip(*costs, strict=True)) for costs in (few, many)]
     assert explored[0] == each(*explored, 2) == BUDGETS["its novelty"]
+
+
+@pytest.mark.slow
+def test_critics_of_noise_bring_their_batches_over_at_once(device):
+    memory = Replay(Layout(simulator="x", action=2, features=3), 50, gamma=0.9)
+    seen = {"seen_TF": torch.rand(20, 3), "after_TF": torch.rand(20, 3), "actions_TA": torch.rand(20, 2)}
+    memory.add(Episode(**seen, rewards_T=torch.rand(20), terminated=True))
+    base: Any = SimpleNamespace(of=lambda drawn, after, noise_nA: noise_nA.tanh())
+
+    def updated(updates, of_noise):
+        stage = {"steps": 9, "batch_size": 8, "updates": updates, "hidden": [4], "noise_aliasing": {"updates": of_noise}}
+        actor = SquashedNormal(3, 2, hidden=(4,)).to("cuda")
+        made = NoiseAliased(actor, base, 3, 2, OffPolicyStage(kind="off-policy", **stage), 1, 1.5)
+        return cost(device, made.update, memory, None, 7)
+
+    few = updated(1, 1)
+    own = zip(BUDGETS["a step of the critics"], BUDGETS["a step of DSRL-NA's policy"], strict=True)
+    assert each(few, updated(3, 1), 2) == tuple(map(sum, own))
+    assert each(few, updated(1, 3), 2) == BUDGETS["a step of critics of noise"]
 
 
 @pytest.mark.parametrize("where", ["cpu", "cuda"])

@@ -1,4 +1,5 @@
-"""docs/algorithms.md, docs/rl-options.md, docs/training.md: every run file is accepted, and the table is that of the code.
+"""docs/algorithms.md, docs/losses.md, docs/rl-options.md, docs/training.md: every run file is accepted, and the table is that
+of the code.
 The guide to plugins: the fields of what tasks, verifiers and simulators handle are those of the code.
 
 MMRL_UPDATE_DOCS=1 writes the tables anew.
@@ -40,8 +41,8 @@ from mmrl.train.smoke import smoke
 pytestmark = pytest.mark.forks
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = {name: (DOCS / f"{name}.md").read_text("utf-8") for name in ("algorithms", "rl-options", "training")}
-SHOWN = {"algorithms": PAGES["algorithms"] + PAGES["rl-options"], "training": PAGES["training"]}
+PAGES = {name: (DOCS / f"{name}.md").read_text("utf-8") for name in ("algorithms", "losses", "rl-options", "training")}
+SHOWN = {"algorithms": PAGES["algorithms"] + PAGES["rl-options"] + PAGES["losses"], "training": PAGES["training"]}
 BLOCKS = {name: re.findall(r"^```toml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL) for name, text in SHOWN.items()}
 EXAMPLES = [pytest.param(page, i, id=f"{page}-{i}") for page, blocks in BLOCKS.items() for i in range(len(blocks))]
 
@@ -84,8 +85,8 @@ def test_the_run_files_of_the_pages_on_robots_are_accepted_without_a_remark() ->
     text = "".join((DOCS / f"{name}.md").read_text("utf-8") for name in ("robots", "robot-demonstrations"))
     blocks = [tomllib.loads(block) for block in re.findall(r"^```toml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)]
     files = {block["name"]: configs.parse_config(block) for block in blocks if "name" in block}
-    assert set(files) == {"pick", "dagger", "distilled"}
-    assert [remarks(resolve(config)) for config in files.values()] == [[], [], []]
+    assert set(files) == {"pick", "dagger", "distilled", "corrected"}
+    assert [remarks(resolve(config)) for config in files.values()] == [[], [], [], []]
 
 
 def test_the_pages_show_what_they_speak_of(my_digits: None) -> None:

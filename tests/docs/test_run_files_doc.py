@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from mmrl.config import load as configs
-from mmrl.config import sections
+from mmrl.config import off_policy, sections
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "run-files.md"
@@ -33,6 +33,7 @@ SECTIONS: list[tuple[str, type[sections.Section]]] = [
     ('[[stages]] kind = "preference"', sections.PreferenceStage),
     ('[[stages]] kind = "off-policy"', sections.OffPolicyStage),
     ('[[stages]] kind = "recap"', sections.RecapStage),
+    ('[[stages]] kind = "hg-dagger"', sections.HgDaggerStage),
     ('[[stages]] kind = "PLUGIN/NAME"', sections.PluginStage),
     ("[stages.select]", sections.SelectConfig),
     ("[[stages.parts]]", sections.PartConfig),
@@ -51,11 +52,12 @@ SECTIONS: list[tuple[str, type[sections.Section]]] = [
     ("[stages.epoch_filter]", sections.EpochFilterConfig),
     ("[stages.reweight]", sections.ReweightConfig),
     ("[stages.experts]", sections.ExpertsConfig),
-    ("[stages.improve]", sections.ImproveConfig),
-    ("[stages.td3]", sections.Td3Config),
-    ("[stages.iql]", sections.IqlConfig),
-    ("[stages.noise_aliasing]", sections.NoiseAliasingConfig),
-    ("[stages.gripper]", sections.GripperConfig),
+    ("[stages.improve]", off_policy.ImproveConfig),
+    ("[stages.td3]", off_policy.Td3Config),
+    ("[stages.iql]", off_policy.IqlConfig),
+    ("[stages.crossq]", off_policy.CrossqConfig),
+    ("[stages.noise_aliasing]", off_policy.NoiseAliasingConfig),
+    ("[stages.gripper]", off_policy.GripperConfig),
     ("[generate]", sections.GenerateConfig),
     ("[simulate]", sections.SimulateConfig),
     ("[evaluate]", sections.EvaluateConfig),

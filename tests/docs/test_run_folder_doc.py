@@ -15,9 +15,10 @@ import torch
 from safetensors.torch import load_file
 
 import forked
-from mmrl.algorithms.preference import PairSums, Settings, credit
+from mmrl.algorithms.preference import PairSums, Settings, Term, credit
 from mmrl.api.tasks.overlays import Overlay, OverlayKind, to_json
 from mmrl.config.load import load_config
+from mmrl.config.preferences import PreferenceStage
 from mmrl.run_folder.reader import read_jsonl, read_run
 from mmrl.train.stages.preference import pair_figures
 
@@ -136,6 +137,14 @@ batch_size = 4
 hidden = [4]
 bins = 5
 value_updates = 1
+
+[[stages]]
+kind = "hg-dagger"
+steps = 1
+prompts_per_step = 4
+updates = 1
+batch_size = 4
+interventions = 1.0
 """
 OF_TURNS = {f"{name}.safetensors" for name in ("turn-critic", "turns", "prompts", "conversations")}
 """What a stage with a turn critic keeps, see tests/integration/test_turn_critic_runs.py."""
@@ -245,7 +254,7 @@ def test_metrics(run: Path, full: Path, acted: Path, ahead: Path, remembered: Pa
     (played,) = ({re.sub(r"^episode/.*", "episode/<name>", key) for key in row["metrics"]} for row in read_run(acted).steps)
     played = {key for key in played if key.startswith(("episode/", "simulator/", "policy/"))}
     rows = [row["metrics"] for folder in (remembered, improved) for row in read_run(folder).steps]
-    kept = {key for row in rows for key in row if key.startswith(("off_policy/", "recap/"))}
+    kept = {key for row in rows for key in row if key.startswith(("off_policy/", "recap/", "hg_dagger/"))}
     more, conditioned, distill = (general(row["metrics"]) for row in read_run(full).steps)
     always, _, asked_for = re.split(r"^### Metrics$", PAGE, flags=re.MULTILINE)[1].partition("\nAn `sft` stage has ")
     assert rl == set(re.findall(r"^\| `([^`]+)` \|", always, re.MULTILINE)), "what every such step has"
@@ -265,8 +274,9 @@ def test_metrics(run: Path, full: Path, acted: Path, ahead: Path, remembered: Pa
     routed = ("changed", "mismatch", "busiest", "unused_share", "router_entropy", "aux_loss", "z_loss")
     several |= {f"experts/{name}" for name in routed}
     zeros = torch.zeros(1, 2, dtype=torch.float64)
-    sums = PairSums(logprobs_P2=zeros, reference_P2=zeros, lengths_P2=zeros + 1)
-    pairs = pair_figures(credit("kto", sums, Settings()), sums, rated=False).keys() | {"preference/kl"}
+    sums = PairSums(logprobs_P2=zeros, reference_P2=zeros, lengths_P2=zeros + 1, weights_P=torch.ones(1))
+    stage = PreferenceStage(kind="preference", steps=1, loss="kto")
+    pairs = pair_figures(credit([Term(loss="kto", settings=Settings())], sums), sums, stage).keys()
     baseline = ("answered", "baseline", "baseline_loss", "baseline_grad_norm")
     of_turns = ("remembered", "value_error", "replayed", "imitated_share", *baseline)  # see their runs' test
     valued = {f"turn_critic/{name}" for name in of_turns}

@@ -14,7 +14,8 @@ import pytest
 
 from mmrl.algorithms.presets import OF_ALL, functions_of, load_algorithm, settings_of
 from mmrl.config import sections
-from mmrl.config.foreign_keys import FOREIGN, WITHOUT
+from mmrl.config.foreign_keys import FOREIGN
+from mmrl.config.foreign_lacking import WITHOUT
 from mmrl.config.foreign_names import NAMES, POLICIES, plain
 from mmrl.config.foreign_names import page as foreign_page
 from mmrl.config.load import load_config
@@ -31,7 +32,7 @@ def is_key(name: str) -> bool:
     fields = sections.RunConfig.model_fields
     if not rest:
         return section in fields
-    kinds = {sections.RlStage, sections.SftStage}
+    kinds = {sections.RlStage, sections.SftStage, sections.PreferenceStage}
     models = kinds if section == "stages" else docs_models(fields[section].annotation) if section in fields else set()
     *inside, last = rest.split(".")
     for part in inside:
@@ -264,7 +265,14 @@ def test_the_keys_of_trl_are_its():
     trl, transformers = pytest.importorskip("trl"), pytest.importorskip("transformers")
     import dataclasses
 
-    known = {field.name for config in (trl.GRPOConfig, trl.ModelConfig) for field in dataclasses.fields(config)}
+    configs = (
+        trl.GRPOConfig,
+        trl.DPOConfig,
+        trl.SFTConfig,
+        pytest.importorskip("trl.experimental.cpo").CPOConfig,
+        trl.ModelConfig,
+    )
+    known = {field.name for config in configs for field in dataclasses.fields(config)}
     named = {name for theirs, *_ in rows("from-trl.md") for name in re.findall(r"`(\w+)`", theirs)}
     assert len(named) > 40 and named - known == set()
     own = {field.name for field in dataclasses.fields(trl.GRPOConfig)}

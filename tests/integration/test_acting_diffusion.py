@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import pytest
-from safetensors.torch import load_file
 
 import runs
+from acting_runs import PLUGINS, TURN, acting_config, metrics, weights
 from mmrl.api.errors import UserError
-from mmrl.config.load import parse_config
 from mmrl.train.smoke import smoke
 
-DIAL = str(Path(__file__).parents[1] / "support" / "dial.py")
-TURN = {"id": "dial/turn", "options": {"n": 2000, "reward": "stages"}}
 SFT = {"kind": "sft", "split": "warm", "steps": 2, "batch_size": 8, "learning_rate": 3e-3}
 DPPO = {"kind": "rl", "algorithm": "dppo", "steps": 1, "prompts_per_step": 16, "group_size": 1, "minibatches": 2, "epochs": 2}
 DPPO |= {"learning_rate": 1e-3, "critic": {"hidden_sizes": [8], "detach": True, "learning_rate": 3e-3}}
@@ -24,30 +18,12 @@ MODEL = "tiny:diffusion:width=8,horizon=4,moments=2,times=4,pictures=0"
 
 @pytest.fixture(autouse=True)
 def plugins(monkeypatch):
-    monkeypatch.setenv("MMRL_PLUGIN_FILES", os.pathsep.join([runs.TOY, DIAL]))
+    monkeypatch.setenv("MMRL_PLUGIN_FILES", PLUGINS)
 
 
 def config(folder, stages, options=None, model=MODEL, **sections):
-    data = {
-        "name": "diffusion",
-        "runs_dir": str(folder),
-        "policy": {"kind": "diffusion", "model": model, "options": {"dims": 2, "state": 2, "chunk": 2} | (options or {})},
-        "tasks": [TURN],
-        "stages": stages,
-        "simulate": {"num_envs": 8},
-        "evaluate": {"num_prompts": 8},
-        "record": {"trackers": []},
-        "train": {"threads": 1},
-    }
-    return parse_config({**data, **sections})
-
-
-def metrics(folder):
-    return [r["metrics"] for r in runs.rows(folder) if "metrics" in r]
-
-
-def weights(folder, step):
-    return load_file(folder.path / "checkpoints" / f"step-{step:06d}" / "policy" / "model.safetensors")
+    policy = {"kind": "diffusion", "model": model, "options": {"dims": 2, "state": 2, "chunk": 2} | (options or {})}
+    return acting_config(folder, TURN, stages, **{"policy": policy, **sections})
 
 
 def test_it_imitates_and_what_it_samples_is_what_dppo_learns_from(tmp_path):

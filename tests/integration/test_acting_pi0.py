@@ -4,22 +4,18 @@ loaded again."""
 from __future__ import annotations
 
 import contextlib
-import os
-from pathlib import Path
 
 import pytest
-from safetensors.torch import load_file
 
 import runs
+from acting_runs import PLUGINS, TURN, acting_config, metrics, weights
 from mmrl.api.errors import UserError
-from mmrl.config.load import parse_config
 from mmrl.policies.load import make_policy
 from mmrl.testing.cases import mostly_slow
 from mmrl.train.checks.run_file import check_model
 from mmrl.train.resolve import resolve
 from mmrl.train.smoke import smoke
 
-DIAL = str(Path(__file__).parents[1] / "support" / "dial.py")
 MODEL = "tiny:pi0:hidden=32,layers=1,chunk=3"
 MODELS = {kind: f"tiny:{kind}:hidden=32,layers=1,chunk=3" for kind in ("pi0", "pi05", "gr00t")}
 EXPERTS = {
@@ -33,7 +29,6 @@ LAYERS = {
     "pi05": "model.paligemma_with_expert.gemma_expert.model.layers.0.self_attn",
     "gr00t": "action_head.model.transformer_blocks.0.attn1",
 }
-TURN = {"id": "dial/turn", "options": {"n": 2000, "reward": "stages"}}
 REACH = {"id": "robotics/reach", "options": {"dims": 4, "size": 56, "cameras": ["front", "wrist"], "max_steps": 8}}
 SFT = {"kind": "sft", "split": "demo", "steps": 3, "batch_size": 8, "learning_rate": 3e-3}
 PPO = {"kind": "rl", "algorithm": "ppo", "steps": 2, "prompts_per_step": 16, "group_size": 1, "minibatches": 2, "epochs": 2}
@@ -45,35 +40,17 @@ FROZEN = [{"match": part, "freeze": True} for part in ("vision", "projector", "l
 
 @pytest.fixture(autouse=True)
 def plugins(monkeypatch):
-    monkeypatch.setenv("MMRL_PLUGIN_FILES", os.pathsep.join([runs.TOY, DIAL]))
+    monkeypatch.setenv("MMRL_PLUGIN_FILES", PLUGINS)
 
 
 def config(folder, task, stages, model="", options=None, kind="pi0", **sections):
     dims, state = (2, 2) if task is TURN else (4, 8)
-    data = {
-        "name": kind,
-        "runs_dir": str(folder),
-        "policy": {
-            "kind": kind,
-            "model": model or MODELS[kind],
-            "options": {"dims": dims, "chunk": 2, "state": state, "steps": 3, **(options or {})},
-        },
-        "tasks": [task],
-        "stages": stages,
-        "simulate": {"num_envs": 8},
-        "evaluate": {"num_prompts": 8},
-        "record": {"trackers": []},
-        "train": {"threads": 1},
+    policy = {
+        "kind": kind,
+        "model": model or MODELS[kind],
+        "options": {"dims": dims, "chunk": 2, "state": state, "steps": 3, **(options or {})},
     }
-    return parse_config({**data, **sections})
-
-
-def metrics(folder):
-    return [r["metrics"] for r in runs.rows(folder) if "metrics" in r]
-
-
-def weights(folder, step):
-    return load_file(folder.path / "checkpoints" / f"step-{step:06d}" / "policy" / "model.safetensors")
+    return acting_config(folder, task, stages, **{"policy": policy, **sections})
 
 
 @pytest.mark.slow

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
-from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
 
 import runs
+from acting_runs import PLUGINS, TURN, acting_config, metrics, weights
 from mmrl.api.errors import UserError
-from mmrl.config.load import parse_config
 from mmrl.policies.load import make_policy
 from mmrl.train.export import export_run
 from mmrl.train.resolve import resolve
 from mmrl.train.smoke import smoke
 
-DIAL = str(Path(__file__).parents[1] / "support" / "dial.py")
-TURN = {"id": "dial/turn", "options": {"n": 2000, "reward": "stages"}}
 REACH = {"id": "robotics/reach", "options": {"dims": 4, "size": 56, "cameras": ["front", "wrist"], "max_steps": 8}}
 SFT = {"kind": "sft", "split": "demo", "steps": 2, "batch_size": 4, "learning_rate": 3e-3}
 GRPO = {"kind": "rl", "algorithm": "grpo", "steps": 2, "prompts_per_step": 4, "group_size": 4, "learning_rate": 1e-3}
@@ -29,32 +25,14 @@ PPO |= {"critic": {"hidden_sizes": [8], "detach": True, "learning_rate": 3e-3}}
 
 @pytest.fixture(autouse=True)
 def plugins(monkeypatch):
-    monkeypatch.setenv("MMRL_PLUGIN_FILES", os.pathsep.join([runs.TOY, DIAL]))
+    monkeypatch.setenv("MMRL_PLUGIN_FILES", PLUGINS)
 
 
 def config(folder, task, stages, options=None, model="tiny:pi0_fast:hidden=32,layers=1,chunk=3", **sections):
     dims, state = (2, 2) if task is TURN else (4, 8)
     own = {"dims": dims, "chunk": 2, "state": state, "action_tokens": 20, "vocabulary": "actions", **(options or {})}
-    data = {
-        "name": "pi0_fast",
-        "runs_dir": str(folder),
-        "policy": {"kind": "pi0_fast", "model": model, "options": own},
-        "tasks": [task],
-        "stages": stages,
-        "simulate": {"num_envs": 8},
-        "evaluate": {"num_prompts": 4},
-        "record": {"trackers": []},
-        "train": {"threads": 1},
-    }
-    return parse_config({**data, **sections})
-
-
-def metrics(folder):
-    return [r["metrics"] for r in runs.rows(folder) if "metrics" in r]
-
-
-def weights(folder, step):
-    return load_file(folder.path / "checkpoints" / f"step-{step:06d}" / "policy" / "model.safetensors")
+    policy = {"kind": "pi0_fast", "model": model, "options": own}
+    return acting_config(folder, task, stages, **{"policy": policy, "evaluate": {"num_prompts": 4}, **sections})
 
 
 @pytest.mark.slow

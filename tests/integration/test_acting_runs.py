@@ -17,6 +17,8 @@ from mmrl.api.errors import UserError
 from mmrl.api.statistics import mean_interval, wilson
 from mmrl.api.types import Status
 from mmrl.config.load import parse_config
+from mmrl.config.sections import PolicyConfig
+from mmrl.policies.load import make_policy
 from mmrl.run_folder.reader import read_items, read_jsonl, read_run
 from mmrl.run_folder.webp import decode_webp
 from mmrl.testing.cases import mostly_slow
@@ -513,6 +515,18 @@ def test_teachers_that_cannot_teach_are_refused(tmp_path, stage, message):
     with pytest.raises(UserError, match=r"an expert gives one action at a time: set policy.options.chunk = 1"):
         policy = {**SMALL, "options": {**SMALL["options"], "chunk": 2}}
         resolve(config(tmp_path, [{"kind": "distill", "steps": 1, "teacher": "expert", "divergence": "hard"}], policy))
+
+
+@pytest.mark.parametrize("stage", [{"kind": "distill", "teacher": "expert", "divergence": "hard"}, {"kind": "hg-dagger"}])
+def test_a_policy_may_be_saved_with_several_actions_a_call_or_have_them_as_its_kind_does(tmp_path, stage):
+    """In whose place no expert acts. The run file doesn't say how many they are."""
+    several = {**SMALL, "options": {**SMALL["options"], "chunk": 2}}
+    make_policy(PolicyConfig(**several), device="cpu", seed=0).save(tmp_path / "saved")
+    stage = {**stage, "steps": 1, **({"interventions": 0.5} if stage["kind"] == "hg-dagger" else {})}
+    flow = {"kind": "pi0", "model": "tiny:pi0", "options": {"dims": 2, "state": 2}}
+    for policy in ({"kind": SMALL["kind"], "model": str(tmp_path / "saved")}, flow):
+        with pytest.raises(UserError, match=r"^stages\.0\.(teacher|interventions): an expert gives one action at a time: set "):
+            resolve(config(tmp_path, [stage], policy))
 
 
 @pytest.mark.slow

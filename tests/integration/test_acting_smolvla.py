@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
 
 import runs
+from acting_runs import PLUGINS, TURN, acting_config, metrics, weights
 from mmrl.api.errors import UserError
-from mmrl.config.load import parse_config
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.smolvla.model import SmolVLA
 from mmrl.train.smoke import smoke
 
-DIAL = str(Path(__file__).parents[1] / "support" / "dial.py")
-TURN = {"id": "dial/turn", "options": {"n": 2000, "reward": "stages"}}
 REACH = {"id": "robotics/reach", "options": {"dims": 4, "size": 56, "cameras": ["front", "wrist"], "max_steps": 8}}
 SFT = {"kind": "sft", "split": "demo", "steps": 3, "batch_size": 8, "learning_rate": 3e-3}
 PPO = {"kind": "rl", "algorithm": "ppo", "steps": 2, "prompts_per_step": 16, "group_size": 1, "minibatches": 2, "epochs": 2}
@@ -29,32 +25,14 @@ FROZEN = [{"match": part, "freeze": True} for part in ("vision", "projector", "l
 
 @pytest.fixture(autouse=True)
 def plugins(monkeypatch):
-    monkeypatch.setenv("MMRL_PLUGIN_FILES", os.pathsep.join([runs.TOY, DIAL]))
+    monkeypatch.setenv("MMRL_PLUGIN_FILES", PLUGINS)
 
 
 def config(folder, task, stages, model="tiny:smolvla:hidden=32,layers=2,chunk=3", options=None, **sections):
     dims, state = (2, 2) if task is TURN else (4, 8)
     options = {"dims": dims, "chunk": 2, "state": state, "steps": 3, **(options or {})}
-    data = {
-        "name": "smolvla",
-        "runs_dir": str(folder),
-        "policy": {"kind": "smolvla", "model": model, "options": options},
-        "tasks": [task],
-        "stages": stages,
-        "simulate": {"num_envs": 8},
-        "evaluate": {"num_prompts": 8},
-        "record": {"trackers": []},
-        "train": {"threads": 1},
-    }
-    return parse_config({**data, **sections})
-
-
-def metrics(folder):
-    return [r["metrics"] for r in runs.rows(folder) if "metrics" in r]
-
-
-def weights(folder, step):
-    return load_file(folder.path / "checkpoints" / f"step-{step:06d}" / "policy" / "model.safetensors")
+    policy = {"kind": "smolvla", "model": model, "options": options}
+    return acting_config(folder, task, stages, **{"policy": policy, **sections})
 
 
 def test_reinforcement_of_the_expert_alone(tmp_path):

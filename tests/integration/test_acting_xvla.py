@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import pytest
-from safetensors.torch import load_file
 
 import runs
+from acting_runs import PLUGINS, TURN, acting_config, metrics, weights
 from mmrl.api.errors import UserError
-from mmrl.config.load import parse_config
 from mmrl.train.smoke import smoke
 
-DIAL = str(Path(__file__).parents[1] / "support" / "dial.py")
-TURN = {"id": "dial/turn", "options": {"n": 2000, "reward": "stages"}}
 REACH = {"id": "robotics/reach", "options": {"dims": 4, "size": 64, "cameras": ["front", "wrist"], "max_steps": 8}}
 SFT = {"kind": "sft", "split": "demo", "steps": 12, "batch_size": 8, "learning_rate": 3e-3}
 PPO = {"kind": "rl", "algorithm": "ppo", "steps": 1, "prompts_per_step": 16, "group_size": 1, "minibatches": 2, "epochs": 1}
@@ -26,32 +20,14 @@ FROZEN = [{"match": part, "freeze": True} for part in ("vision", "projector", "l
 
 @pytest.fixture(autouse=True)
 def plugins(monkeypatch):
-    monkeypatch.setenv("MMRL_PLUGIN_FILES", os.pathsep.join([runs.TOY, DIAL]))
+    monkeypatch.setenv("MMRL_PLUGIN_FILES", PLUGINS)
 
 
 def config(folder, task, stages, model="tiny:xvla:hidden=32,layers=2,chunk=3", options=None, **sections):
     dims, state = (2, 2) if task is TURN else (4, 8)
     options = {"dims": dims, "chunk": 2, "state": state, "steps": 3, "domain": 1, **(options or {})}
-    data = {
-        "name": "xvla",
-        "runs_dir": str(folder),
-        "policy": {"kind": "xvla", "model": model, "options": options},
-        "tasks": [task],
-        "stages": stages,
-        "simulate": {"num_envs": 8},
-        "evaluate": {"num_prompts": 8},
-        "record": {"trackers": []},
-        "train": {"threads": 1},
-    }
-    return parse_config({**data, **sections})
-
-
-def metrics(folder):
-    return [r["metrics"] for r in runs.rows(folder) if "metrics" in r]
-
-
-def weights(folder, step):
-    return load_file(folder.path / "checkpoints" / f"step-{step:06d}" / "policy" / "model.safetensors")
+    policy = {"kind": "xvla", "model": model, "options": options}
+    return acting_config(folder, task, stages, **{"policy": policy, **sections})
 
 
 @pytest.mark.slow

@@ -38,9 +38,10 @@ import runs
 from mmrl.api.errors import UserError
 from mmrl.config.load import parse_config
 from mmrl.config.parts import part_of
+from mmrl.config.preferences import PAIR_SETTINGS
 from mmrl.config.sections import STAGES, RunConfig
 from mmrl.policies import compiling, gradient_checkpointing
-from mmrl.policies.vlm import coordinate_formats, tiny, vision
+from mmrl.policies.vlm import coordinate_formats, tiny, vision, vision_cache
 from mmrl.policies.vlm.tiny import qwen
 from mmrl.rollout.generate.local import LocalGenerator
 from mmrl.rollout.turns import ConversationCollector
@@ -201,6 +202,15 @@ BASES["recap"] = {
     "value_updates": 4,
     "value_batch_size": 8,
 }
+BASES["hg-dagger"] = {
+    "kind": "hg-dagger",
+    "steps": 2,
+    "prompts_per_step": 2,
+    "updates": 2,
+    "batch_size": 8,
+    "learning_rate": 1e-2,
+    "interventions": 1.0,
+}
 TURN = {"id": "dial/turn", "options": {"reward": "own", "n": 8}, "verifiers": {"dial/success": 1.0}}
 AROUND: dict[str, dict[str, Any]] = {
     "off-policy": {
@@ -215,6 +225,7 @@ AROUND: dict[str, dict[str, Any]] = {
     },
 }
 """What the runs of a kind of stage have in place of the tiny model and its task."""
+AROUND["hg-dagger"] = AROUND["recap"]
 FILM = {"tasks": [{"id": "extras/film"}]}
 FILMED = {"tasks": [{"id": "extras/film", "verifiers": {"toy/letters": 1.0, "extras/opposite": 0.5}}]}
 CONTRAST = {"id": "video/temporal-contrast"}
@@ -277,7 +288,7 @@ class Ran:
     in_host: int = 0
     """Tensors that were moved to the host's memory."""
     looked: int = 0
-    """Pictures that the vision tower looked at."""
+    """Pictures that the vision tower looked at in steps."""
     sdpa: int = 0
     threads: set[int] = field(default_factory=set)
 
@@ -440,7 +451,7 @@ def watch(m, found):
     seen = vision._seen
 
     def looked(tower, patches, grids, **given):
-        found.looked += len(grids)
+        found.looked += len(grids) if vision_cache._CACHE.get() else 0  # in steps, and not where a model is tried
         return seen(tower, patches, grids, **given)
 
     m.setattr(vision, "_seen", looked)
@@ -680,6 +691,13 @@ class Effect:
     """What the changed run has, where that is more than the key itself."""
     each: bool = False
     patch: Callable | None = None
+
+
+def written_template() -> str:
+    """The path of a file with the tiny model's template and more words."""
+    file = Path(tempfile.mkdtemp()) / "template.jinja"
+    file.write_text(qwen.CHAT_TEMPLATE + "Be brief.", encoding="utf-8")
+    return str(file)
 
 
 def with_actions(m):
@@ -1550,11 +1568,13 @@ OF_PREFERENCE = {
         why="completions are sampled",
     ),
     "loss": Effect(
-        to=["ipo", "kto", "simpo", "bradley-terry"],
+        to=[loss for loss in PAIR_SETTINGS if loss != "dpo"],
         each=True,
+        also={S + "prompts_per_step": 6, S + "steps": 4},  # aot is dpo while the pairs are in the order of the reference model
         seen=lambda a, b: "trains a reward model" in b.error if b.error else learns(a, b),
         why="another loss of a pair, or of another kind of policy",
     ),
+    "losses": Effect(to={"dpo": 0.8, "bco": 0.2}, seen=learns, why="two losses are added"),
     "prompts_per_step": Effect(to=3, seen=both(lambda r: r.metric("preference/pairs"), [2] * 2, [3] * 2), why="more pairs"),
     "group_size": Effect(
         to=3,
@@ -1568,9 +1588,23 @@ OF_PREFERENCE = {
     "label_smoothing": Effect(to=0.3, seen=learns, why="labels are doubted"),
     "desirable_weight": Effect(to=3.0, also=KTO, seen=learns, why="preferred sides count more"),
     "undesirable_weight": Effect(to=3.0, also=KTO, seen=learns, why="rejected sides count more"),
+    "reward_shift": Effect(
+        to=True, also={S + "loss": "bco", S + "steps": 3}, seen=learns, why="rewards are counted from their mean"
+    ),
+    "discopop_tau": Effect(to=0.5, also={S + "loss": "discopop"}, seen=learns, why="a wider change of losses"),
+    "divergence": Effect(
+        to=["forward-kl", "jensen-shannon", "alpha"], each=True, seen=learns, why="another divergence from the reference model"
+    ),
+    "divergence_alpha": Effect(to=0.9, also={S + "divergence": "alpha"}, seen=learns, why="nearer to the forward KL"),
     "nll_weight": Effect(to=1.0, seen=learns, why="preferred sides are imitated, too"),
+    "tail_weight": Effect(to=0.0, seen=learns, why="the rest of the longer side counts for nothing"),
+    "on_policy_weights": Effect(
+        to=True,
+        seen=lambda a, b: learns(a, b) and None not in b.metric("preference/weight"),
+        why="pairs count by how likely the policy is to write them",
+    ),
     "reference": Effect(
-        to=["auto", "adapter"],
+        to=["auto", "adapter", "none"],
         each=True,
         also={"policy.lora.rank": 4, S + "reference": "frozen"},
         seen=both(lambda r: bool(copied(r)), True, False),
@@ -1760,12 +1794,18 @@ OF_OFF_POLICY |= {
     "td3.warmup_updates": Effect(to=20, also=BY_TD3, seen=learns, why="the critics learn alone at first"),
 }
 BY_IQL = {S + "iql": {}, S + "steps": 3}
+BY_CROSSQ = {S + "crossq": {}, S + "steps": 3}
 OFFLINE = {S + "offline": "expert", S + "offline_episodes": 3}
 OF_OFF_POLICY |= {
     "iql": Effect(to={}, seen=learns, why="the policy imitates what is good"),
     "iql.expectile": Effect(to=0.2, also=BY_IQL, seen=learns, why="values are those of worse actions"),
     "iql.inverse_temperature": Effect(to=0.0, also=BY_IQL, seen=learns, why="all actions are imitated alike"),
     "iql.max_weight": Effect(to=0.1, also=BY_IQL, seen=learns, why="good actions weigh less"),
+    "crossq": Effect(to={}, seen=learns, why="critics are normalised by batches, and nothing follows them"),
+    "crossq.momentum": Effect(to=0.1, also=BY_CROSSQ, seen=learns, why="the running moments are those of the last batch"),
+    "crossq.warmup_updates": Effect(to=0, also=BY_CROSSQ, seen=learns, why="batches are drawn towards the running moments"),
+    "dropout": Effect(to=0.5, seen=learns, why="critics drop half of their numbers"),
+    "conservative_calibrated": Effect(to=False, also=CAUTIOUS, seen=learns, why="Qs are pushed below what was paid, too"),
     "offline_steps": Effect(to=1, also=OFFLINE, seen=learns, why="nothing is played at first"),
     "offline_updates": Effect(to=3, also={**OFFLINE, S + "offline_steps": 1}, seen=learns, why="fewer updates at first"),
 }
@@ -1856,6 +1896,24 @@ OF_RECAP = {
     "value_batch_size": Effect(to=4, seen=metric("value_loss"), why="fewer calls"),
     "value_learning_rate": Effect(to=1e-2, seen=metric("value_loss"), why="larger steps"),
 }
+OF_HG_DAGGER = {
+    **{key: OF_RECAP[key] for key in (*of_training("hg-dagger"), *DRAWS) if key != "kind"},
+    "kind": Effect(
+        instead={"stages": [{"kind": "sft", "steps": 2, "batch_size": 2}]},
+        seen=both(lambda r: r.kinds, ["hg-dagger"] * 2, ["sft"] * 2),
+        why="another kind of stage",
+    ),
+    "updates": OF_RECAP["updates"],
+    "batch_size": OF_RECAP["batch_size"],
+    "capacity": Effect(
+        to=4,
+        also={S + "prompts_per_step": 8},
+        seen=lambda a, b: a.metric("hg_dagger/calls")[-1] > 4 >= b.metric("hg_dagger/calls")[-1],
+        why="the oldest are forgotten",
+    ),
+    "expert_episodes": OF_RECAP["expert_episodes"],
+    "interventions": Effect(to=0.2, seen=metric("hg_dagger/calls"), why="the expert takes over more rarely"),
+}
 
 
 def values(ran):
@@ -1878,6 +1936,7 @@ ENTRIES = {
     **{f"stages.preference.{key}": effect for key, effect in OF_PREFERENCE.items()},
     **{f"stages.off-policy.{key}": effect for key, effect in OF_OFF_POLICY.items()},
     **{f"stages.recap.{key}": effect for key, effect in OF_RECAP.items()},
+    **{f"stages.hg-dagger.{key}": effect for key, effect in OF_HG_DAGGER.items()},
     # the run
     "name": Effect(to="other", seen=both(lambda r: r.path.name, "toy", "other"), why="names the run folder"),
     "smoke": Effect(
@@ -1926,6 +1985,11 @@ ENTRIES = {
         also=SGD,
         seen=lambda a, b: attention_of(a) != attention_of(b) and same(a, b),
         why="attention is computed otherwise, and the results are the same",
+    ),
+    "policy.chat_template": Effect(
+        to=written_template(),
+        why="the template writes other words",
+        seen=lambda a, b: prompt_length(b) > prompt_length(a) and learns(a, b),
     ),
     "policy.chat_template_kwargs": Effect(
         to={"terse": True},

@@ -33,7 +33,7 @@ ROUGH = {"muon": 3e-3, "muon, sharded": 3e-3, "bfloat16": 2e-2, "float16": 2e-2}
 order."""
 SOME = (
     *("plain", "replicated", "kl", "lora", "ppo apart", "stages", "texts alone", "clips", "one", "broken", "stale", "slow"),
-    *("resumed", "acts", "acts, vla", "float16", "smoke"),
+    *("resumed", "acts", "acts, vla", "float16", "smoke", "frozen tower"),
 )
 """The cases that CI plays; of others each is near to one of them."""
 SPREAD = {"plain", "kl", "lora", "ppo apart", "ema", "bfloat16", "sgd", "muon, sharded", "acts, vla"}
@@ -187,6 +187,14 @@ def test_weight_decay_pulls_at_nothing_that_was_not_looked_with(alone, played):
     for share in [alone["texts alone"], *played["texts alone"]]:
         moved = {part_of(k) for k, v in share["weights"].items() if not torch.equal(v, before[k])}
         assert moved == {"language"} or moved == {"language", "head"}
+
+
+def test_frozen_towers_of_sharded_weights_look_at_each_picture_once(alone, played):
+    """Each is shown to the sampler, the policy and the reference. A rank has all of a tower's weights in a pass, whether it looks
+    or not. Passes without pictures show a blank one, which the sampler doesn't see."""
+    assert alone["frozen tower"]["shown"] == 3 * alone["frozen tower"]["looked"] > 0
+    for share in played["frozen tower"]:
+        assert 2 * share["looked"] <= share["shown"] and share["sight"] > 0
 
 
 def test_replicated_weights_are_held_whole_by_each_rank(played):

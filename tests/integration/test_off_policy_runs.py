@@ -81,7 +81,11 @@ def last(folder: Path) -> Path:
     return sorted((folder / "checkpoints").glob("step-*"))[-1]
 
 
-@pytest.mark.parametrize("way", [{}, TD3, IQL], ids=["soft actor-critic", "td3", "iql"])
+CROSSQ = {"crossq": {"warmup_updates": 8}}
+DROQ = {"dropout": 0.01, "conservative": 0.5, "conservative_calibrated": False}
+
+
+@pytest.mark.parametrize("way", [{}, TD3, IQL, CROSSQ, DROQ], ids=["soft actor-critic", "td3", "iql", "crossq", "dropout"])
 def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path: Path, way: dict[str, Any]) -> None:
     """With priorities, which the memory holds, returns of several steps, the expert's episodes, and mean weights."""
     stage = {"priority": 0.6, "n_step": 2, "offline": "expert", "offline_episodes": 6, "ema_decay": 0.5, **way}
@@ -272,6 +276,20 @@ def test_offline_steps_play_nothing_and_learn_from_the_expert_s_episodes(tmp_pat
         assert "length/mean" not in row and row["off_policy/offline"] > 6
         assert row.get("off_policy/imitations") == (7 if how else None)
     assert played["off_policy/transitions"] == pytest.approx(played["length/mean"] * 4)
+
+
+WAYS = {"crossq": {"crossq": {"momentum": 0.9}, "updates": 2, "learning_rate": 1e-3, "beta1": 0.5}, "dropout and CQL": DROQ}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS)
+def test_it_learns_from_its_own_episodes_alone(tmp_path: Path, way: str) -> None:
+    """With two critics, and the best of three evaluations: the temperature goes on to raise the entropy."""
+    stage = {"steps": 12, "prompts_per_step": 32, "batch_size": 64, "critics": 2, "subset": 2, "start_temperature": 0.05}
+    evaluated = {"evaluate": {"num_prompts": 100, "every": 4}}
+    folder = runs.run(config(tmp_path, sections=evaluated, **(stage | WAYS[way]))).path
+    before, *later = (row["eval"]["value"] for row in runs.rows(folder) if "eval" in row)
+    assert before < 0.6 and max(later) > 0.85, (before, later)
 
 
 def test_a_stage_may_learn_offline_alone(tmp_path: Path) -> None:

@@ -50,7 +50,9 @@ def test_there_is_one_for_each_system_and_a_place_for_each_on_the_page():
             "llarp",
             "resfit",
             "recap",
+            "hg-dagger",
             "rlpd",
+            "crossq",
             "hil-serl",
             "pa-rl",
             *("dsrl", "dsrl-na"),
@@ -82,7 +84,7 @@ LIBERO, ROBOSUITE = ROOT / ".simulators" / "libero", ROOT / ".simulators" / "rob
 """Where `make simulators` puts them."""
 BROWSER = ("digirl", "webwise", "vsc-rl", "archer")
 """Those that are played in a browser."""
-LEARNED = ("rl", "distill", "preference", "off-policy", "recap")
+LEARNED = ("rl", "distill", "preference", "off-policy", "recap", "hg-dagger")
 """The kinds of stages whose steps have scores."""
 SANDBOX = ("rrvf",)
 """Those whose programs run in a sandbox."""
@@ -247,6 +249,14 @@ PUBLISHED = {
         {"learning_rate": 3e-4, "batch_size": 256, "updates": 2, "gamma": 0.97, "critics": 2, "subset": 2, "hidden": [256] * 2}
         | {"capacity": 200_000, "starts_after": 100, "start_temperature": 1e-2, "backup_entropy": False, "target_rate": 5e-3}
     ],
+    # CrossQ @a318a26: train.py -algo crossq; RLinf @0792d14: realworld_pnp_dagger_openpi.yaml, whose rate is 1e-5
+    "crossq": [
+        {"learning_rate": 1e-3, "beta1": 0.5, "beta2": 0.999, "updates": 1, "critics": 2, "hidden": [2048] * 2, "gamma": 0.99}
+        | {"starts_after": 5000, "capacity": 10**6, "batch_size": 256, "backup_entropy": True, "start_temperature": 1.0}
+    ],
+    "hg-dagger": [
+        {"updates": 1, "batch_size": 32, "beta2": 0.95, "weight_decay": 1e-10, "max_grad_norm": 4.0, "warmup_steps": 20}
+    ],
     # dsrl_pi0 @7f48937: run_real.sh, launch_train_real.py and train_utils_real.py
     "dsrl": [
         {"updates": 30, "batch_size": 256, "learning_rate": 1e-4, "critic_learning_rate": 3e-4, "gamma": round(0.99**10, 3)}
@@ -398,6 +408,16 @@ def test_pivot_has_the_settings_of_its_script():
     assert (stage.loss, stage.beta, stage.nll_weight, stage.learning_rate, stage.schedule) == ("dpo", 0.1, 0.0, 1e-6, "cosine")
     assert stage.prompts_per_step == 8 * 1 * 32 and stage.steps == 3 * 20_000 // 256 and not stage.parts
     assert stage.warmup_steps == math.ceil(0.03 * stage.steps) and (stage.weight_decay, stage.max_grad_norm) == (0.0, 1.0)
+
+
+def test_mpo_has_the_settings_of_its_script():
+    """InternVL @db29b7e, internvl2_8b_internlm2_7b_dynamic_res_mpo_full.sh: 256 devices of 1 pair, 1 epoch, 3% of warm-up, with
+    TRL's default beta."""
+    (stage,) = load_config(ROOT / "configs" / "recipes" / "mpo.toml").stages
+    assert (stage.losses, stage.nll_weight, stage.beta) == ({"dpo": 0.8, "bco": 0.2}, 1.0, 0.1) and stage.reward_shift
+    assert (stage.learning_rate, stage.schedule, stage.weight_decay) == (5e-6, "cosine", 0.05) and not stage.parts
+    assert stage.prompts_per_step == 256 and stage.steps == math.ceil(750_000 / 256)
+    assert stage.warmup_steps == math.ceil(0.03 * stage.steps)
 
 
 def test_r1_aqa_has_the_settings_of_its_script():

@@ -17,7 +17,7 @@ import mmrl.train.start
 import runs
 from mmrl.api.errors import UserError
 from mmrl.config.load import parse_config
-from mmrl.config.sections import STAGES, OffPolicyStage, PolicyConfig, RecapStage, RunConfig
+from mmrl.config.sections import STAGES, HgDaggerStage, OffPolicyStage, PolicyConfig, RecapStage, RunConfig
 from mmrl.policies.load import checked_options
 from mmrl.policies.vlm import tiny
 from mmrl.registry import plugins
@@ -787,20 +787,20 @@ def test_a_dtype_that_would_do_nothing_is_refused(kind):
         checked_options(config, plugins.registry().get("policies", kind))
 
 
-@pytest.mark.parametrize("key", ["attn_implementation", "min_pixels", "max_pixels"])
+@pytest.mark.parametrize("key", ["attn_implementation", "chat_template", "min_pixels", "max_pixels"])
 @pytest.mark.parametrize("kind", ["act", "diffusion", "robotics/small", "pi0", "xvla", "vla"])
 def test_keys_of_the_policy_that_would_do_nothing_are_refused(kind, key):
-    value = "eager" if key == "attn_implementation" else 12544
+    value = {"attn_implementation": "eager", "chat_template": "own.jinja"}.get(key, 12544)
     config = PolicyConfig(model="mlp" if kind == "robotics/small" else f"tiny:{kind}", kind=kind, **{key: value})
     spec = plugins.registry().get("policies", kind)
-    if kind == "vla" or (kind in ("pi0", "xvla") and value == "eager"):
+    if (kind == "vla" and key != "chat_template") or (kind in ("pi0", "xvla") and value == "eager"):
         checked_options(config, spec)
         return
     with pytest.raises(UserError, match=rf"^policy\.{key}: a policy of kind {kind!r} doesn't read it: leave it out$"):
         checked_options(config, spec)
 
 
-@pytest.mark.parametrize("stage", [RecapStage, OffPolicyStage])
+@pytest.mark.parametrize("stage", [RecapStage, HgDaggerStage, OffPolicyStage])
 def test_float16_is_for_stages_that_scale_their_losses(stage, tmp_path):
     config = runs.toy_config(tmp_path, policy={"model": "tiny:openvla", "kind": "vla", "dtype": "float16"})
     check_float16(config)
@@ -906,7 +906,7 @@ def put(path, value):
     first = {
         "sft": {"kind": "sft", "steps": 1}, "rl": {**RL, "critic": {}, "imitation": {}, "condition": {}}, "distill": DISTILL,
         "preference": {"kind": "preference", "steps": 1}, "off-policy": {"kind": "off-policy", "steps": 1},
-        "recap": {"kind": "recap", "steps": 1},
+        "recap": {"kind": "recap", "steps": 1}, "hg-dagger": {"kind": "hg-dagger", "steps": 1},
     }  # fmt: skip
     data = {
         "name": "x", "policy": {"model": "m", "lora": {}}, "tasks": [{"id": "a", "verifiers": {}}],

@@ -6,7 +6,7 @@ import learners
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
-FEW = ("plain", "ppo", "clips")
+FEW = ("plain", "ppo", "clips", "frozen tower")
 """Of `learners.CASES`: what an update may ask of a row, and who has rows to give."""
 REST = (
     *("plain", "checkpointed", "replicated", "kl", "lora", "ppo apart", "reverse", "one", "pairs", "ratings"),
@@ -55,6 +55,11 @@ def test_both_compute_all_rows_and_each_its_own_targets(both):
     first, second = (share["own"] for share in played["plain"])
     assert [len(targets) for targets in first] == [len(targets) for targets in second]
     assert all(a and b for targets in zip(first, second, strict=True) for a, b in zip(*targets, strict=True))
+
+
+def test_nothing_that_was_seen_is_kept_for_teams_which_look_together(both):
+    for share in both[1].get("frozen tower", ()):  # one of FEW
+        assert share["shown"] > share["sight"] == 0
 
 
 def test_a_run_goes_on_as_a_team_and_without_one(both):

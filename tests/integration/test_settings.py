@@ -495,7 +495,7 @@ def test_smoke_makes_everything_small_and_nothing_larger():
     data = {
         "name": "x",
         "policy": {"model": "big/model", "trust_remote_code": True, "max_pixels": 10**6, "min_pixels": 10**5}
-        | {"chat_template_kwargs": {"enable_thinking": False}, "shown_tokens": ["[THINK]"]},
+        | {"chat_template": "own.jinja", "chat_template_kwargs": {"enable_thinking": False}, "shown_tokens": ["[THINK]"]},
         "tasks": [{"id": "a/b", "weight": 2.0}],
         "stages": [
             {"kind": "sft", "steps": 100, "batch_size": 64, "warmup_steps": 10},
@@ -520,6 +520,7 @@ def test_smoke_makes_everything_small_and_nothing_larger():
     assert (tiny.steps, tiny.prompts_per_step, tiny.group_size, tiny.epochs) == (1, 1, 3, 1)
     assert (small.policy.max_pixels, small.policy.min_pixels, small.policy.trust_remote_code) == (12544, 3136, False)
     assert (small.policy.chat_template_kwargs, small.policy.shown_tokens) == ({}, []), "the tiny model has none of them"
+    assert small.policy.chat_template is None, "which may have other signs of pictures than the tiny model"
     assert (small.generate.max_tokens, small.evaluate.num_prompts, small.name, large.kl_coef, small.tasks[0].weight) == (
         16,
         4,

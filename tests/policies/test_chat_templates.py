@@ -83,6 +83,40 @@ def test_the_template_reads_what_it_is_told_in_every_turn(thinker, silent):
         assert shown(policy, answered).count(head) == 2
 
 
+def test_a_template_of_the_run_file_takes_the_place_of_the_model_s(checkpoint, tmp_path):
+    own = tmp_path / "own.jinja"
+    own.write_text(
+        "{% for m in messages %}{{ m.role }}: {% for c in m.content %}{{ c.text if c.type == 'text' else IMAGE }}"
+        "{% endfor %}\n{% endfor %}Answer: ".replace("IMAGE", "'<|vision_start|><|image_pad|><|vision_end|>'")
+    )
+    policy = VLM(PolicyConfig(model=str(checkpoint), chat_template=str(own)))
+    assert shown(policy, policy.encode(Prompt(messages=[user_message("Which?")]))) == "user: Which?Answer: "
+    policy.save(tmp_path / "saved")
+    again = VLM(PolicyConfig(model=str(tmp_path / "saved")))
+    assert shown(again, again.encode(Prompt(messages=[user_message("Which?")]))) == "user: Which?Answer: ", "a checkpoint has it"
+
+
+@pytest.mark.parametrize(
+    "text, wanted",
+    [
+        (None, r"policy.chat_template: .*own.jinja does not exist: check the path"),
+        (b"\xff", r"policy.chat_template: .*own.jinja can't be read: .*: name a text file"),
+        (b"{% for m in messages %}\n{{ m", r"policy.chat_template: .*own.jinja line 2: .*: it must be a template of Jinja"),
+        (b"{{ messages[0].role }}", "picture"),
+    ],
+)
+def test_a_template_that_can_t_be_is_refused(checkpoint, tmp_path, text, wanted):
+    if text is not None:
+        (tmp_path / "own.jinja").write_bytes(text)
+    config = PolicyConfig(model=str(checkpoint), chat_template=str(tmp_path / "own.jinja"))
+    with pytest.raises(UserError, match=wanted) as found:
+        VLM(config)
+    assert "\n" not in str(found.value)
+    if wanted != "picture":  # which is known when the model is there
+        with pytest.raises(UserError, match=wanted):
+            VLM.check(config)
+
+
 @pytest.mark.parametrize(
     "told, wanted",
     [
@@ -214,6 +248,7 @@ def test_an_answer_goes_on_from_the_very_text_that_it_is_given(thinker, begun, w
 def test_a_teacher_s_own_template_reads_nothing(checkpoint):
     """It computes probabilities of the student's tokens, and was refused for a variable of the student's template."""
     words = {"chat_template_kwargs": {"enable_thinking": False}, "shown_tokens": ["<|im_start|>"]}
+    words |= {"chat_template": str(checkpoint / "chat_template.jinja")}
     stage = {"kind": "distill", "steps": 1, "prompts_per_step": 2, "teacher": "tiny:qwen3_vl"}
     made = {"policy": {"model": str(checkpoint), **words}, "tasks": [{"id": "t"}], "stages": [stage]}
     config = RunConfig.model_validate({"name": "d", **made})

@@ -298,6 +298,7 @@ def test_another_layout_is_refused():
         ({"diffusion_model_cfg": {**whole, "norm_type": "layer_norm"}}, "diffusion_model_cfg.norm_type = 'layer_norm', and only"),
         ({"diffusion_model_cfg": {"num_layers": 2}}, "is not that of GR00T N1.7: "),
         ({"input_embedding_dim": 1024}, "diffusion_model_cfg is 1536 wide, and input_embedding_dim = 1024: make them equal"),
+        ({"action_horizon": 1025}, "action_horizon = 1025 actions, and places for max_seq_len = 1024: take a GR00T N1.7"),
     ):
         with pytest.raises(UserError) as caught:
             head_config(table)

@@ -208,6 +208,7 @@ DAMAGED = {
         r"processor_config\.json: image_target_size = \[0, 64\] must be pixels",
     ),
     "words": (setting("config", "action", "modality_keys", value=3), r"processor_config\.json or statistics\.json is damaged"),
+    "no-names": (setting("config", "video", "modality_keys", value=["image", []]), r"is damaged .*\[\]\] must be names of"),
 }
 
 

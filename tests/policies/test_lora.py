@@ -35,7 +35,7 @@ from mmrl.rollout.generate.local import LocalGenerator
 from mmrl.rollout.generate.sampling import SamplingParams
 from mmrl.testing.cases import mostly_slow
 from mmrl.train.checks.compute import check_dora
-from mmrl.train.plan.traced import Counter
+from mmrl.train.plan.counter import Counter
 from mmrl.train.update.pack_conversations import pack
 
 

@@ -88,6 +88,21 @@ def test_what_is_sampled_is_what_its_own_forward_gives(vlm, own):
         assert (torch.tensor(directly(vlm, own, rollout)) - sampled).abs().max() < 1e-5
 
 
+def test_a_token_s_mask_is_that_of_all_tokens_before_it_too(vlm, monkeypatch):
+    """transformers 5.17 looks its place up there; later versions cut the place out."""
+    real, given = vlm.model.forward, []
+
+    def forward(*args, **kwargs):
+        given.append((kwargs["input_ids"].shape[1], kwargs[SEEN].shape[1]))
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(vlm.model, "forward", forward)
+    inputs = vlm.encode(prompt(1, (28, 28)))
+    LocalGenerator(vlm).generate([inputs], 2, SamplingParams(max_tokens=4, temperature=1.0))
+    S = len(inputs.ids)
+    assert given[:4] == [(S, S), (1, S + 1), (1, S + 2), (1, S + 3)]
+
+
 def test_a_conversation_goes_on_in_words(vlm):
     first = vlm.encode(prompt(1, (28, 28)))
     later, _ = vlm.extend(first, vlm.encode_completion("7"), [user_message("Again?")])

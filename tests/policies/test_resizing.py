@@ -13,7 +13,7 @@ from PIL import Image
 
 from mmrl.policies.resizing import center_crop, resize
 
-FILTERS = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}
+FILTERS = {name: Image.Resampling[name.upper()] for name in ("bicubic", "bilinear", "lanczos")}
 SIDES = st.integers(1, 100)
 
 

@@ -226,6 +226,27 @@ def test_what_it_can_not_be_is_said(options: dict[str, Any], said: str) -> None:
         steered(options.pop("base", DIFFUSION), **options)
 
 
+@pytest.mark.parametrize(
+    "above",
+    [
+        {"kind": "steered", "model": "mlp", "options": {"state": STATE}},
+        {"kind": "squashed", "model": "mlp", "options": {"dims": DIMS}},
+        {"kind": "squashed", "model": "mlp", "options": {"dims": DIMS, "residual": 0.1}},
+        {"kind": "robotics/residual", "model": "mlp", "options": {"state": STATE}},
+    ],
+)
+def test_an_option_of_the_base_is_named_as_such_where_it_acts(above: dict[str, Any]) -> None:
+    """It was said of the option of the policy above, which may be right."""
+    base = {**DIFFUSION, "options": {**DIFFUSION["options"], "state": STATE + 1, "chunk": 1}}
+    policy = make_policy(
+        PolicyConfig(**above | {"options": {"base": base, "hidden": [16], **above["options"]}}), device="cpu", seed=1
+    )
+    with pytest.raises(
+        UserError, match=rf"policy\.options\.base\.options\.state = {STATE + 1}, and the simulator shows a state of"
+    ):
+        policy.act(seen(), SEEDS, CALLS, 1.0)
+
+
 def test_the_last_state_of_an_episode_is_read_with_what_was_asked_for_then() -> None:
     policy, shown = steered(FLOW), seen()
     found, some = policy.act(shown, SEEDS, CALLS, 1.0), torch.zeros(N, CHUNK)
@@ -260,10 +281,10 @@ def test_it_learns_from_nobody_else() -> None:
         logprobs_TKC=found.logprobs_nKC,
         valid_TK=some.bool(),
         rewards_TK=some,
-        corrected_T=torch.tensor([False, True, False]),
+        corrected_TK=torch.tensor([False, True, False])[:, None],
     )
     with pytest.raises(UserError, match="in which another acted"):
         policy.transitions(track)
-    features, actions = policy.transitions(replace(track, corrected_T=torch.zeros(N, dtype=torch.bool)))
+    features, actions = policy.transitions(replace(track, corrected_TK=torch.zeros(N, 1, dtype=torch.bool)))
     assert features.shape == (N + 1, policy.width)
     assert torch.equal(actions, found.choices[:, 0, policy.width :].tanh())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import torch
 from mmrl_robotics.small import Small
 
 from mmrl.api.errors import UserError
-from mmrl.api.simulators.types import ActionSpec, Observation, TrajectoryData
+from mmrl.api.simulators.types import ActionSpec, Observation, TrajectoryData, units_of_bounds
 from mmrl.api.specs import SimulatorSpec
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.acting.units import GRIPPERS, Units, load_statistics, simulator_units
@@ -84,6 +85,26 @@ def test_units_lead_to_the_simulators_numbers():
     turned = Units(sizes=(0.1, -0.1), gripper=None)
     assert turned.simulated(torch.tensor([0.05, 0.05])).tolist() == pytest.approx([0.5, -0.5])
     assert turned.physical(torch.tensor([0.5, -0.5])).tolist() == pytest.approx([0.05, 0.05])
+
+
+def test_numbers_of_an_environment_itself_may_lie_around_another_than_0():
+    """PushT's are pixels, 0 to 512; the second of these goes from -1 to 3."""
+    spec = ActionSpec(dims=2, **units_of_bounds(([0.0, -1.0], [512.0, 3.0])))
+    assert (spec.units, spec.offsets) == ((256.0, 2.0), (256.0, 1.0))
+    units = simulator_units("x", spec, "")
+    own = torch.tensor([[0.0, -1.0], [512.0, 3.0], [128.0, 1.0], [600.0, 2.0]])
+    assert units.simulated(own).tolist() == [[-1, -1], [1, 1], [-0.5, 0], [1, 0.5]], "what is beyond is clipped"
+    assert units.physical(units.simulated(own))[:3].tolist() == own[:3].tolist()
+    assert units_of_bounds(None) == {} == units_of_bounds(([0.0, 1.0], [1.0, 1.0])), "an empty range has no unit"
+    for offsets in ((1.0,), (1.0, float("nan"))):
+        with pytest.raises(ValueError, match="must be as many finite numbers as there are units, 2"):
+            ActionSpec(dims=2, units=(1.0, 1.0), offsets=offsets)
+
+
+def test_a_gripper_is_opened_and_closed_whatever_its_offset():
+    units = Units(sizes=(1.0, 0.5), offsets=(1.0, 7.0), gripper=1, convention="open-high")
+    assert units.simulated(torch.tensor([1.5, 1.0])).tolist() == [0.5, -1.0]
+    assert units.physical(torch.tensor([0.5, 1.0])).tolist() == [1.5, 0.0]
 
 
 def test_a_policy_acts_in_the_simulators_numbers_and_imitates_in_its_own(tmp_path):
@@ -245,6 +266,9 @@ def test_policies_and_simulators_that_do_not_fit(tmp_path):
     mine = policy(tmp_path)
     mine.fits("first", None, SPEC)
     mine.fits("again", None, SPEC)
+    moved = replace(SPEC, id="some/moved", action=replace(SPEC.action, offsets=(0.1,) * 7))
+    with pytest.raises(UserError, match=r"simulator 'some/moved' has units .* around \[0.1, .*and that of another"):
+        mine.fits("moved", None, moved)
     other = SimulatorSpec(id="some/other", target="-:-", action=ActionSpec(dims=7, gripper=6, units=(0.2, *UNITS[1:])))
     with pytest.raises(
         UserError, match=r"task 'second': an action of simulator 'some/other' has units .*: a policy with statistics"

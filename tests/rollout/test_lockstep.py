@@ -106,7 +106,7 @@ def test_an_expert_gives_one_action_at_a_time(key):
     """Also where the run file leaves the chunk to the checkpoint."""
     made = collector(chunk=2)
     setattr(made, key, True)
-    with pytest.raises(UserError, match=r"the policy carries out 2 in each call: set policy\.options\.chunk = 1"):
+    with pytest.raises(UserError, match=r"by its files the policy carries out 2 in each call: set chunk = 1 in policy\.options,"):
         collected(made, prompts(1))
 
 

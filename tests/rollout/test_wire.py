@@ -105,7 +105,8 @@ def test_a_message_comes_back_as_it_was_sent_also_through_shared_memory():
         state=torch.tensor([[0.1], [float("nan")]]),
         instructions=["a", "ü"],
     )
-    value = [seen, {"n": (1, 2.5, None, True)}, b"\0x", torch.zeros(0, 3), ActionSpec(dims=2, units=(1.0, -2.0)), numpy.int64(3)]
+    action = ActionSpec(dims=2, units=(1.0, -2.0), offsets=(3.0, 0.5))
+    value = [seen, {"n": (1, 2.5, None, True)}, b"\0x", torch.zeros(0, 3), action, numpy.int64(3)]
     arrays: list[numpy.ndarray] = []
     header = encode(value, arrays)
     near, far = socket.socketpair()

@@ -301,6 +301,14 @@ def test_an_episode_is_truncated_as_in_a_run():
         assert task.score(case_from_json(case_to_json(episode.case()), "a test")).detail == score.detail
 
 
+def test_an_environment_pays_for_an_episode_that_is_truncated():
+    with mmrl.open_task("open/Talk") as task, task.episode(task.prompts()[4], max_turns=2) as episode:
+        episode._environment.truncate = lambda: mmrl.Reply(reward=3.0, outcome={"cut": 1.0})
+        episode.step("one")
+        assert episode.step("two").reward == 2.875 and episode.reward == 2.75
+        assert episode.case().outcome == {"cut": 1.0} and [turn.reward for turn in episode.turns] == [-0.125, 2.875, 0.0]
+
+
 def test_an_environment_that_fails_loses_the_score_and_is_closed():
     import sys
 

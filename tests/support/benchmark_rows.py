@@ -1,6 +1,10 @@
 """Rows as benchmarks publish them: name -> (its rows, the figures that are 1 if all answers are right)."""
 
 SEVEN = {f"image_{n}": None for n in range(2, 8)}
+MME = (
+    *("OCR", "artwork", "celebrity", "color", "count", "existence", "landmark", "position", "posters", "scene"),
+    *("code_reasoning", "commonsense_reasoning", "numerical_calculation", "text_translation"),
+)
 CHOICE = {"question": "Which one?\nA: left, B: right", "answer": "B", "image": "a.png"}
 
 PICTURES = {  # benchmark -> its rows, the figures of groups with all answers right
@@ -222,7 +226,70 @@ PICTURES = {  # benchmark -> its rows, the figures of groups with all answers ri
         ],
         {"reasoning_q_source_1"},
     ),
+    "MMBench, VLMEvalKit's file": (
+        [
+            {"index": n + turn * 1_000_000, "question": f"Which, {n}?", "hint": "", "category": "ocr", "l2-category": "coarse"}
+            | {"A": "left", "B": "right", "C": "", "D": "", "answer": "AB"[turn], "image": "a.png"}
+            for n in (3, 8)
+            for turn in (0, 1)
+        ],
+        {"circular", "circular_category_ocr", "circular_l2-category_coarse"},
+    ),
+    "MME": (
+        [
+            {"question_id": f"{category}/1.png", "category": category, "image": "a.png"}
+            | {"question": f"Is it {word}? Please answer yes or no.", "answer": word}
+            for category in MME
+            for word in ("Yes", "No")
+        ],
+        {"category_OCR", "both", "both_category_OCR"},
+    ),
+    "SEED-Bench": (
+        [
+            {
+                "question_id": "1",
+                "question": "Which?",
+                "choice_a": "One",
+                "choice_b": "Two",
+                "choice_c": "Three",
+                "choice_d": "Four",
+            }
+            | {"answer": "C", "image": ["a.png"], "data_type": "image", "question_type_id": 1}
+        ],
+        {"data_type_image", "question_type_id_1"},
+    ),
+    "ScienceQA": (
+        [
+            {"question": "Which?", "choices": ["no", "yes"], "answer": 1, "hint": "It is warm.", "image": "a.png"}
+            | {"subject": "natural science", "grade": "grade5", "topic": "physics"}
+        ],
+        {"subject_natural science", "grade_grade5"},
+    ),
+    "MathVision": (
+        [
+            {
+                "id": "1",
+                "question": "Which? <image1>",
+                "options": ["A", "B", "C", "D", "E"],
+                "answer": "D",
+                "image": "images/1.jpg",
+            }
+            | {"decoded_image": "a.png", "subject": "counting", "level": 3},
+            {"id": "2", "question": "How many? <image1>", "options": [], "answer": "18", "image": "images/2.jpg"}
+            | {"decoded_image": "a.png", "subject": "algebra", "level": 5},
+        ],
+        {"subject_counting", "subject_algebra", "level_3", "level_5"},
+    ),
+    "VQA v2": (
+        [
+            {"question": "What?", "answers": [{"answer": "a dog", "answer_id": n} for n in range(10)], "image": "a.png"}
+            | {"question_type": "what", "answer_type": "other"}
+        ],
+        {"answer_type_other"},
+    ),
+    "OK-VQA, VizWiz": ([{"question": "What?", "answers": ["dog"] * 10, "image": "a.png"}], set()),
 }
+
 CLIPS = {
     "Video-MME": (
         [

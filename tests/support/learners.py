@@ -86,6 +86,7 @@ CASES: dict[str, dict[str, Any]] = {
         also={"train": {"threads": 1, "gradient_checkpointing": True, "micro_batch_tokens": 40}}, entropy_coef=0.01
     ),
     "lora": rl(also=LORA, kl_coef=0.1),
+    "frozen tower": rl(["picture", "text"], also={"policy": {"model": MODEL, "lora": {"rank": 2, "alpha": 4.0}}}, kl_coef=0.1),
     "ppo": rl(algorithm="ppo", critic={"hidden_sizes": [8], "learning_rate": 1e-3, "warmup_steps": 2}),
     "ppo apart": rl(["picture", "text"], algorithm="ppo", critic={"backbone": "separate", "learning_rate": 1e-3}),
     "picked": rl(dynamic_sampling=2, oversample=1.5, success_threshold=0.35, min_success_rate=0.2, max_success_rate=0.8),
@@ -245,12 +246,13 @@ def play(
     import mmrl.train.start
     from mmrl.policies import compiling
     from mmrl.policies.vlm import vlm
+    from mmrl.policies.vlm.vision_cache import VisionCache
     from mmrl.train.update.pack_conversations import ConversationPacker
 
     chunk, vlm.LOGIT_CHUNK = vlm.LOGIT_CHUNK, 3 * 512 if name == "checkpointed" else vlm.LOGIT_CHUNK  # a few tokens at a time
     compiled, compiling.compiled = compiling.compiled, traced
-    seen: dict[str, Any] = {"ids": [], "notes": [], "own": [], "error": ""}
-    progress, pack = Stopping(stop), ConversationPacker.pack
+    seen: dict[str, Any] = {"ids": [], "notes": [], "own": [], "error": "", "shown": 0, "looked": 0, "sight": 0}
+    progress, pack, look = Stopping(stop), ConversationPacker.pack, VisionCache.look
 
     def packed(self: Any, rollouts: Any, *args: Any, **options: Any) -> Any:
         seen["ids"].append([None if r.is_stub else [tuple(t.token_ids) for t in r.turns] for r in rollouts])
@@ -258,7 +260,16 @@ def play(
         seen["own"].append([len(m.target_L) for batch in found for m in batch.micro])
         return found
 
-    ConversationPacker.pack = packed  # type: ignore[method-assign]
+    def looked(self: Any, tower: Any, numbers: Any, patches: Any, grids: Any, see: Any) -> Any:
+        def counted(patches: Any, grids: Any) -> Any:
+            seen["looked"] += len(grids)
+            return see(patches, grids)
+
+        found = look(self, tower, numbers, patches, grids, counted)
+        seen["shown"], seen["sight"] = seen["shown"] + len(numbers), max(seen["sight"], self.bytes)
+        return found
+
+    ConversationPacker.pack, VisionCache.look = packed, looked  # type: ignore[method-assign]
     try:
         with FAULTS[fault](folder / "run"):
             made = mmrl.train.start.train(
@@ -271,7 +282,7 @@ def play(
     except SystemExit as error:
         return seen | {"error": f"exit {error.code}"}
     finally:
-        ConversationPacker.pack, vlm.LOGIT_CHUNK = pack, chunk  # type: ignore[method-assign]
+        ConversationPacker.pack, VisionCache.look, vlm.LOGIT_CHUNK = pack, look, chunk  # type: ignore[method-assign]
         compiling.compiled = compiled
     run = progress.run
     weights = dict(run.policy.parameters())

@@ -119,7 +119,14 @@ def logprobs_and_gradient(
 
 
 def naive_logprobs(vlm: VLM, rollout: Rollout, temperature: float) -> torch.Tensor:
-    """transformers' own forward of one prompt and one completion, nothing packed, padded or shared."""
+    """The log-probabilities of a completion's tokens, by `naive_distribution`."""
+    ids = torch.tensor(rollout.turns[0].token_ids)
+    return naive_distribution(vlm, rollout, temperature).gather(1, ids[:, None])[:, 0]
+
+
+def naive_distribution(vlm: VLM, rollout: Rollout, temperature: float) -> torch.Tensor:
+    """transformers' own forward of one prompt and one completion, nothing packed, padded or shared: the log-probabilities of all
+    tokens in the place of each of the completion's, [L, V]."""
     p, ids = rollout.prompt, torch.tensor([rollout.turns[0].token_ids])
     encoded = vlm.processor.apply_chat_template(
         [{"role": m["role"], "content": list(m["content"])} for m in p.messages],
@@ -137,7 +144,7 @@ def naive_logprobs(vlm: VLM, rollout: Rollout, temperature: float) -> torch.Tens
     vlm.model.rope_deltas = None
     logits = vlm.model(**encoded).logits[0, start - 1 : -1] / temperature
     logits[:, sorted(vlm.banned)] = -torch.inf
-    return logits.log_softmax(-1).gather(1, ids[0][:, None])[:, 0]
+    return logits.log_softmax(-1)
 
 
 def naive_states(vlm: VLM, rollout: Conversation) -> tuple[torch.Tensor, list[list[int]]]:

@@ -298,6 +298,12 @@ def test_a_run_is_the_same_each_time_and_as_far_behind_as_it_says(tmp_path):
     assert [row["reward/mean"] for row in now[2:]] != [row["reward/mean"] for row in one[2:]]
 
 
+def test_gold_completions_among_those_of_older_weights_are_of_no_weights(tmp_path):
+    """They counted as those of a run's first weights, so that the third step met what it takes for a bug."""
+    config = toy_config(tmp_path, "gold", ("stages.1.steps=3", "stages.1.ground_truth=always"), compute={"staleness": 1})
+    assert [row["staleness/max"] for row in metrics(run(config))[2:]] == [0, 1, 1]
+
+
 def test_it_goes_on_after_a_stop_at_a_checkpoint_as_if_nothing_had_happened(tmp_path):
     whole = stale(tmp_path, "whole", staleness=1)
     config = whole.model_copy(update={"checkpoint": whole.checkpoint.model_copy(update={"every": 5})})

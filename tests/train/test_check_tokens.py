@@ -23,8 +23,8 @@ W, N, A, C, S = TokenKind
 OF_KIND = {"vlm": W, "reward": W, "openai": W, "vla": N, "pi0_fast": C, "diffusion": S, "steered": S}
 """The kinds of policy whose tokens aren't actions."""
 ALONE = {
-    **{id: {W} for id in ("gspo", "gmpo", "vespo", "fipo")},  # all tokens of an answer in one pass
-    "pacs": {W},
+    **{id: {W} for id in ("gspo", "gmpo", "vespo", "fipo", "topr")},  # all tokens of an answer in one pass
+    **{id: {W} for id in ("pacs", "gvpo")},
     **{id: {W} for id in ("rover", "otb")},  # the whole vocabulary
     **{id: {W} for id in ("rlsd", "sdar", "sdpo")},  # answers in prompts
     "archer": {W},  # turns of a conversation
@@ -33,6 +33,7 @@ ALONE = {
     "divergence-ppo": {W, N, C},
     "clip-cov": {W, N, C},
     "kl-cov": {W, N, C},
+    **{id: {W, N, C} for id in ("m2po", "bapo")},
     "d3s": {W, N, C},  # entropies that aren't negative
     "dppo": {S},
 }

@@ -216,7 +216,8 @@ def test_what_the_policy_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     one.tensors["actions"] = torch.tensor([[0.1], [0.2], [0.3]])
     one.tensors["state"] = torch.zeros(3, 2)
     calls = [(one, n % 3) for n in range(3000)]
-    steps.batch(calls, [n % 3 == 2 for n in range(3000)], random.Random(1))
+    chance = random.Random(1)
+    steps.batch(calls, [steps.told(one.told(n % 3), n % 3 == 2, chance) for n in range(3000)])
     told = [(rollout.data.instruction, round(float(rollout.data.choices.flatten()[0]), 3)) for rollout in seen]
     assert {text for text, _ in told} == {"go", "go good", "go bad"}
     assert abs(sum(text == "go" for text, _ in told) / 3000 - 0.25) < 0.03

@@ -1,4 +1,4 @@
-"""What RECAP remembers of episodes: actions by call, who did them, and what each call was worth."""
+"""What is remembered of episodes: actions by call, who did them, and what each call was worth."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from mmrl.api.errors import UserError
 from mmrl.api.simulators.types import TrajectoryData
@@ -28,7 +30,7 @@ def track(number: int, actions: int, chunk: int = 1, corrected: list[bool] | Non
         valid_TK=(torch.arange(calls * chunk) < actions).view(calls, chunk),
         rewards_TK=torch.zeros(calls, chunk),
         actions_TKA=each,
-        corrected_T=None if corrected is None else torch.tensor(corrected),
+        corrected_TK=None if corrected is None else torch.tensor(corrected).view(calls, chunk),
     )
 
 
@@ -74,6 +76,26 @@ def test_who_did_an_action_is_remembered() -> None:
     assert found.tensors["corrected"].tolist() == [False, True, True] and found.returns(1.0).tolist() == [-1.0] * 3
 
 
+@settings(max_examples=200, deadline=None)
+@given(data=st.data())
+def test_a_call_is_another_s_only_with_all_of_its_chunk(data: st.DataObject) -> None:
+    """Against a walk over the chunk that is imitated: up to the end of the episode, or of its instruction."""
+    actions, chunk, ahead = (data.draw(st.integers(1, most)) for most in (12, 3, 5))
+    calls = -(-actions // chunk)
+    marks = data.draw(st.lists(st.booleans(), min_size=calls * chunk, max_size=calls * chunk))
+    texts = data.draw(st.lists(st.sampled_from(["pick", "place"]), min_size=calls + 1, max_size=calls + 1))
+    shown_ = replace(track(0, actions, chunk, marks), instructions=tuple(texts))
+    episode = lived(shown_, torch.zeros(calls + 1, 0), task="t", longest=20, success=True)
+    who = torch.tensor(marks[:actions])
+    assert torch.equal(episode.tensors["others"], who)
+    expected = []
+    for call in range(calls):
+        _, valid = episode.chunk(call, ahead)
+        if who[call * chunk : call * chunk + int(valid.sum())].all():
+            expected.append(call)
+    assert episode.by_others(ahead) == expected
+
+
 def test_the_oldest_of_its_own_episodes_go_first_and_given_ones_stay() -> None:
     experience = Experience(7)
     experience.given = [one(9, 4, expert=True)]
@@ -97,7 +119,7 @@ def test_a_saved_experience_is_the_same_and_a_torn_one_is_refused(tmp_path: Path
     assert [(e.task, e.longest, e.success, e.instruction) for e in again] == [
         (e.task, e.longest, e.success, e.instruction) for e in whole
     ]
-    for name in ("features", "steps", "actions", "corrected", "state"):
+    for name in ("features", "steps", "actions", "others", "corrected", "state"):
         assert torch.equal(again.joined(name), whole.joined(name)), name
     assert torch.equal(again.own[2].images["front"], whole.own[2].images["front"])
     with pytest.raises(UserError, match=r"has capacity = 30, and this run 31: make them equal"):

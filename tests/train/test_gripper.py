@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from mmrl.config.sections import GripperConfig, OffPolicyStage
+from mmrl.config.off_policy import GripperConfig, OffPolicyStage
 from mmrl.policies.action_values import ChoiceValues
 from mmrl.policies.actors import SquashedNormal
 from mmrl.train.update.gripper import WithGripper

@@ -599,6 +599,26 @@ def test_a_loss_may_see_all_tokens_of_its_mini_batch():
         assert (moved < 1e-6) is (number < 2), "only the step's first update is of the policy that sampled"
 
 
+@pytest.mark.parametrize("to", ["learner", "sampler"])
+def test_all_tokens_of_a_mini_batch_are_compared_with_what_each_is(to):
+    """The second was sampled from another prompt, and nobody sampled the last."""
+    seen, sampler = [], [math.log(1 / 3), math.log(1 / 4), math.nan]
+
+    def loss(inputs, batch_M3, places_L):
+        seen.append((batch_M3[places_L], inputs))
+        return clipped_surrogate(inputs)
+
+    stage = RlStage(kind="rl", steps=10, learning_rate=1.0, epochs=2, ratio_to=to)
+    needs = ("batch_M3", "places_L")
+    algorithm = Algorithm(id="t", advantage=print, needs=(), loss=loss, loss_needs=needs, normalise="token", constant=1.0)
+    made = batch([0, 1, 1], [1.0, -2.0, 3.0], sampler, splits=[2, 1], off_policy=[False, True, False])
+    Learner(Bandit(0.0, 0.0), stage, algorithm).update([made], 0)
+    old = torch.cat([table[:, 1] for table, _ in seen[2:]]).tolist()
+    assert old == pytest.approx([sampler[0] if to == "sampler" else HALF, sampler[1], HALF])
+    for table, inputs in seen:
+        torch.testing.assert_close(table[:, 1], inputs.old_logprobs_L)
+
+
 # -- demonstrations -----------------------------------------------------------------------------------------------------
 
 

@@ -139,6 +139,12 @@ def test_a_recap_step_has_its_updates_and_a_frozen_copy_that_sees_what_was_playe
     assert stage_of("recap", guidance=2.0)[0].passes == 2, "with the text and without it"
 
 
+def test_a_step_of_hg_dagger_has_its_updates_and_no_other_copy():
+    work, parts = stage_of("hg-dagger", updates=7, batch_size=12)
+    assert (work.rollouts, work.calls, work.updates, work.epochs, work.passes, work.watched) == (4, 5, 7, 7, 1, 0)
+    assert sum(m.rows for m in work.micro.elements()) == 12 and not parts.get("frozen copy")
+
+
 def test_a_step_of_pa_rl_looks_at_candidates_where_transitions_end():
     """20 calls: each is seen when it is chosen and when it is kept; critics learn 3 times for each from 8 transitions, and the
     policy 5 times from 6."""

@@ -15,9 +15,10 @@ from mmrl.policies.lora import add_adapters
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.train.plan import adapters, predict
 from mmrl.train.plan.adapters import Adapters, adapted_parts
+from mmrl.train.plan.counter import Counter
 from mmrl.train.plan.machines import GPUS
 from mmrl.train.plan.memory import LOGIT_CHUNK, logits
-from mmrl.train.plan.traced import Counter, trace_both
+from mmrl.train.plan.traced import trace_both
 from mmrl.train.resolve import with_algorithm_defaults
 
 H200 = GPUS["h200"]

@@ -201,12 +201,13 @@ def test_a_3b_model_by_hand():
         p.name: p.bytes for p in resident(shapes, config, RL.model_copy(update={"kl_coef": 0.1}), trained(shapes, None, RL))
     }
     assert reference["reference"] == 2 * n
-    for loss, copies in (("dpo", 1), ("simpo", 0)):
-        pairs = PreferenceStage(kind="preference", steps=1, loss=loss)
+    cases = (("dpo", {}, 1, 1), ("simpo", {}, 0, 1), ("dpo", {"reference": "none"}, 0, 1))
+    for loss, keys, copies, looks in (*cases, ("dpo", {"on_policy_weights": True}, 1, 2), ("kto", {}, 1, 2)):
+        pairs = PreferenceStage(kind="preference", steps=1, loss=loss, **keys)
         parts = {p.name: p.bytes for p in resident(shapes, config, pairs, trained(shapes, None, pairs))}
         assert parts.get("reference", 0) == copies * 2 * n, "DPO compares with a copy, SimPO with none"
         work = workload(config.model_copy(update={"stages": [pairs]}), pairs, shapes, Sizes())
-        assert (work.group, work.sampled, work.trained, work.looked_at) == (2, (), ((16, 2),), 1)
+        assert (work.group, work.sampled, work.trained, work.looked_at) == (2, (), ((16, 2),), looks)
         assert work.reference == bool(copies)
     turns = RlStage(kind="rl", steps=1, turn_critic={})
     parts = {p.name: p.bytes for p in resident(shapes, config, turns, trained(shapes, None, turns))}

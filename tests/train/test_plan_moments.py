@@ -12,8 +12,8 @@ from mmrl.config.sections import PolicyConfig, SftStage
 from mmrl.policies.batches import Credit
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.train.plan.any_family import shapes_of
+from mmrl.train.plan.counter import Counter
 from mmrl.train.plan.memory import fresh_gradients, update
-from mmrl.train.plan.traced import Counter
 from mmrl.train.plan.trained import passing_bytes, trained, weight_bytes
 from mmrl.train.plan.workload import Sizes, workload
 from mmrl.train.update.optimizer import Optimizer

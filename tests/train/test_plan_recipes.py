@@ -25,6 +25,7 @@ REFUSED = {
     "pi-rl": r"^policy\.model: 'lerobot/pi0_base' has no config\.json that can be read: give a folder or hub name of a pi0",
     "dsrl": r"^policy\.options\.base\.model: 'lerobot/pi0_base' has no config\.json that can be read: give a folder or hub",
     "dsrl-na": r"^policy\.options\.base\.model: 'lerobot/diffusion_pusht' has no config\.json that can be read: ",
+    "mpo": r"^policy\.model: 'OpenGVLab/.*': its config can't be fetched from the hub",
     "pivot": r"^policy\.model: 'llava-hf/.*': its config can't be fetched from the hub",
     "r1-aqa": r"^policy\.model: 'Qwen/Qwen2-Audio-7B-Instruct': its config can't be fetched from the hub",
 }

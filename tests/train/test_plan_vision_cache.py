@@ -51,19 +51,31 @@ def test_of_more_pictures_than_there_is_room_for_some_are_looked_at_again():
     "changed",
     [
         {"policy": {"lora": {"target_modules": ["vision", "language"]}}},
-        {"policy": {"lora": None}},
+        {"policy": {"lora": None}, "stage": {**KL, "kl_coef": 0.0}},
         {"policy": {"model": "tiny:gemma3", **LORA}},
-        {"compute": {"weights": "sharded", "learners": 2}},
         {"compute": {"weights": "replicated", "sequence_parallel": 2, "learners": 2}},
     ],
 )
 def test_nothing_is_kept_of(changed):
-    """A trained tower, models whose pictures have no grids, and rows or weights that are divided."""
+    """A trained tower, models whose pictures have no grids, and rows that are divided."""
     assert sight(planned(**changed)) == 0 and update(planned(**changed)) == update(planned(0, **changed))
 
 
-def test_learners_with_whole_weights_keep_what_they_look_at():
-    assert sight(planned(compute={"weights": "replicated", "learners": 2})) == sight(planned()) / 2
+@pytest.mark.parametrize("weights", ["replicated", "sharded"])
+def test_learners_keep_what_they_look_at(weights):
+    assert sight(planned(compute={"weights": weights, "learners": 2})) == sight(planned()) / 2
+
+
+def test_a_reference_with_a_tower_of_its_own_keeps_as_much():
+    """Beside a tower that is trained, whose looks stay, and beside a frozen one, with which it shares the room."""
+    full = {"policy": {"lora": None}}
+    assert sight(planned(**full)) == sight(planned()) and update(planned(**full)) == update(planned(0, **full))
+    frozen = {**KL, "reference": "frozen"}
+    assert sight(planned(stage=frozen)) == 2 * sight(planned())
+    room = sight(planned()) // 2**20
+    assert sight(planned(room, stage=frozen)) <= room * 2**20 and update(planned(room, stage=frozen)) > update(
+        planned(stage=frozen)
+    )
 
 
 def test_qwen3_vl_hands_on_three_layers_more():

@@ -133,7 +133,7 @@ def test_a_broken_one_is_named(tmp_path: Path, kind: str, keys: dict, message: s
             (
                 "rejection",
                 {},
-                'needs kind = "sft", kind = "rl", .*kind = "preference", kind = "off-policy", kind = "recap", or the id',
+                'needs kind = "sft", .*kind = "preference", kind = "off-policy", kind = "recap", kind = "hg-dagger", or the id',
             ),
             ("toy/colour", {}, "stages.0: no stage 'toy/colour': that is one of the tasks"),
             ("rejection/best", {"options": {"above": "high"}}, "stage 'rejection/best': .*above.*'high'"),

@@ -144,8 +144,9 @@ def test_what_stopped_a_run_is_shown_too() -> None:
 
 def test_rows_of_any_kind_are_ranked() -> None:
     odd = [{"completion": None}, {"tokens": "many", "reward": [], "advantage": {}, "score": None, "group": None}]
-    for name in ALARM_GUIDES:
-        witnesses(Alarm(name, "", "alarm", "rl", "", "", 1, [1]), [1], lambda step: odd)
+    found = {name: witnesses(Alarm(name, "", "alarm", "rl", "", "", 1, [1]), [1], lambda step: odd) for name in ALARM_GUIDES}
+    unfit = {"blind", "reward_hacking", "failure_limit"}  # which look for more than odd rows have
+    assert found == {name: [] if name in unfit else [("", None)] for name in ALARM_GUIDES}
 
 
 # -- in a report --------------------------------------------------------------------------------------------------------

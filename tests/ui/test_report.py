@@ -465,8 +465,8 @@ def test_every_metric_of_the_run_folder_has_a_chart_with_words_of_its_own(run: R
     run.metrics(1, "rl", dict.fromkeys(named, 0.5))
     page = page_of(run)
     assert "Other metrics" not in page.texts("h2") and len(page.texts("h3")) > 25
-    assert page.texts("h2")[:12] == [
-        "Learning", "Behaviour", "Optimisation", "Critic", "Off-policy learning", "Critics of turns", "RECAP",
+    assert page.texts("h2")[:13] == [
+        "Learning", "Behaviour", "Optimisation", "Critic", "Off-policy learning", "Critics of turns", "HG-DAgger", "RECAP",
         "Preferences", "Teacher and gold completions", "Images seen, masked and noisy", "Experts", "Health and speed",
     ]  # fmt: skip
 

@@ -96,12 +96,26 @@ class ActionSpec:
     units: tuple[float, ...] = ()
     """A numbers: the size of 1 in each dim, in metres, radians or the simulator's unit; that of a gripper is not used. Negative
     if the simulator inverts the dim. Empty: unknown."""
+    offsets: tuple[float, ...] = ()
+    """A numbers: what 0 stands for in each dim, in the same units, such as the middle of a range. Empty: 0 stands for 0."""
 
     def __post_init__(self) -> None:
         if self.units and (len(self.units) != self.dims or not all(math.isfinite(u) and u for u in self.units)):
             raise ValueError(f"units = {self.units} must be {self.dims} finite numbers, none of them 0")
+        if self.offsets and (len(self.offsets) != len(self.units) or not all(map(math.isfinite, self.offsets))):
+            raise ValueError(f"offsets = {self.offsets} must be as many finite numbers as there are units, {len(self.units)}")
         if self.gripper is not None and not 0 <= self.gripper < self.dims:
             raise ValueError(f"gripper = {self.gripper!r} must be an index of the {self.dims} dims of an action, from 0")
+
+
+def units_of_bounds(bounds: Sequence[Sequence[float]] | None) -> dict[str, tuple[float, ...]]:
+    """`units` and `offsets` of an `ActionSpec` that spreads -1 to 1 over the bounds of an environment's own numbers: half of each
+    range, and its middle. bounds: the lowest numbers and the highest ones; None, or an empty range, gives none."""
+    if bounds is None or any(low >= high for low, high in zip(*bounds, strict=True)):
+        return {}
+    low, high = bounds
+    units = tuple((most - least) / 2 for least, most in zip(low, high, strict=True))
+    return {"units": units, "offsets": tuple((most + least) / 2 for least, most in zip(low, high, strict=True))}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,9 +203,8 @@ class TrajectoryData:
     """float32: the expert's action at each call, if it was computed."""
     actions_TKA: torch.Tensor | None = None
     """float32: the actions as they were carried out, of an episode that was played; a simulator clips them to [-1, 1]."""
-    corrected_T: torch.Tensor | None = None
-    """bool: an expert or a person acted in the policy's place, in all of the call's actions or some, so `choices` are not what
-    was done."""
+    corrected_TK: torch.Tensor | None = None
+    """bool: an expert or a person carried out this action in the policy's place, so `choices` are not what was done."""
     tokens_T: torch.Tensor | None = None
     """int64: number of tokens of each call, of a policy whose tokens say a whole chunk, such as FAST's. `logprobs_TKC` is then
     [T, 1, C], and what is behind a call's last token means nothing. None: each action has C choices of its own."""
@@ -241,7 +254,7 @@ class TrajectoryData:
 
         plain = {
             name: value.cpu()
-            for name in ("logprobs_TKC", "valid_TK", "rewards_TK", "values_TU", "corrected_T", "tokens_T")
+            for name in ("logprobs_TKC", "valid_TK", "rewards_TK", "values_TU", "corrected_TK", "tokens_T")
             if (value := getattr(self, name)) is not None
         }
         nothing = torch.zeros(len(self.valid_TK), 0)
@@ -255,6 +268,11 @@ class TrajectoryData:
         tensors = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if hasattr(getattr(self, f.name), "clone")}
         images = {camera: shown.cpu().clone() for camera, shown in self.images.items()}
         return dataclasses.replace(self, images=images, **{name: tensor.cpu().clone() for name, tensor in tensors.items()})
+
+    @property
+    def corrected_T(self) -> torch.Tensor | None:
+        """bool: another acted in the policy's place, in all of the call's actions or some."""
+        return None if self.corrected_TK is None else self.corrected_TK.any(1)
 
     @property
     def length(self) -> int:

@@ -74,7 +74,7 @@ def _samples(table: Any) -> Any:
     table = table.flatten(max_depth=2).remove_columns(["__url__"])
     taken = {*table.column_names}
     for column in table.column_names:
-        name = "image" if column in _PICTURES else column.removeprefix("json.")
+        name = "image" if column.lower() in _PICTURES else column.removeprefix("json.")
         if name not in taken:  # of several pictures the first
             table, taken = table.rename_column(column, name), taken | {name}
     return table

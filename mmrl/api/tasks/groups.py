@@ -3,6 +3,7 @@ sets of rows that are right as a whole."""
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,6 +25,8 @@ PARTS = "see evaluate.num_prompts and how the table is split"
 """Where to look if an evaluation has parts of sets: a table may be cut by rows, and a split of its own may have parts."""
 OF_ALL = ("truncated_share", "failed", "left_out")
 """Figures that every evaluation reports."""
+_REMAINDER = re.compile(r"(.+) % ([1-9][0-9]{0,17})")
+"""A column of whole numbers and what they are divided by, see `cells_of`."""
 _Set = tuple[str, tuple[Any, ...]]
 """(figure, what tells the set from others)."""
 
@@ -51,25 +54,37 @@ def check_groups(groups: Any, sets: Any, own: Sequence[str] = ()) -> tuple[str, 
 
 def check_group_columns(columns: Sequence[str], tables: Iterable[DataTable]) -> None:
     """Raise UserError if a table lacks one of the columns of `check_groups`, as all of its rows would be broken."""
-    asked = {column: (f"{column!r:.60} of groups, sets or figures", "") for column in columns}
+    asked = {_divided(column)[0]: (f"{column!r:.60} of groups, sets or figures", "") for column in columns}
     for rows in tables:
         check_columns(rows, asked)
 
 
 def cells_of(row: Mapping[str, Any], columns: Sequence[str]) -> dict[str, Any]:
     """`{"groups": {column: cell}}` for a prompt's `meta`, empty without columns. A column such as `metadata.task` is a key of an
-    object in a cell. Raises KeyError for a column that the row doesn't have, UserError for one that holds an object."""
+    object in a cell, and `index % 1000000` the remainder of a whole number, as MMBench tells which rows ask the same. Raises
+    KeyError for a column that the row doesn't have, UserError for one that holds an object or has no whole number to divide."""
     found: dict[str, Any] = {}
     for column in columns:
+        name, by = (column, None) if column in row else _divided(column)
         cell: Any = row
-        for key in [column] if column in row else column.split("."):
+        for key in [name] if name in row else name.split("."):
             if not isinstance(cell, Mapping) or key not in cell:
-                raise KeyError(column)
+                raise KeyError(name)
             cell = cell[key]
+        if by and str(cell if cell is not None else "").strip():
+            if not str(cell).strip().isdecimal():
+                raise UserError(f"{column!r} divides whole numbers, and a row has {cell!r:.60}")
+            cell = int(cell) % by
         if isinstance(cell, Mapping):
             raise UserError(f"{column!r} holds an object: name one of its keys, such as '{column}.{next(iter(cell), 'key')}'")
         found[column] = cell
     return {KEY: found} if found else {}
+
+
+def _divided(column: str) -> tuple[str, int | None]:
+    """(the column, what its numbers are divided by, if the remainder is asked for)."""
+    found = _REMAINDER.fullmatch(column)
+    return (found[1], int(found[2])) if found else (column, None)
 
 
 @dataclass(frozen=True)
@@ -107,7 +122,7 @@ class RowSets:
     def _of_rows(self) -> list[list[_Set]]:
         """The sets of each row."""
         found: list[list[_Set]] = []
-        columns = {column for own in self.sets.values() for column in own}
+        columns = {name for own in self.sets.values() for column in own for name in (column, _divided(column)[0])}
         for row in self.scan([*columns, *{column.partition(".")[0] for column in columns}]):
             found.append([])
             for figure, own in self.sets.items():

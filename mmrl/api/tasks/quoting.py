@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 def quoted(text: str, kept: Sequence[str] = ()) -> str:
     """The text with a blank behind the first letter of whatever may be a token of its own: `<|image_pad|>`, `<image>`, `[IMG]`,
-    `TILE`. kept: names of tags that stay."""
-    return _signs(tuple(kept)).sub(r"\g<0> ", text)
+    `TILE`. Half a character, such as JSON's `\\ud83d`, which no tokenizer reads, becomes `?`. kept: names of tags that stay."""
+    return _signs(tuple(kept)).sub(r"\g<0> ", text.encode(errors="replace").decode())
 
 
 @functools.cache

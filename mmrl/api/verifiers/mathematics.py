@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
@@ -148,16 +149,27 @@ def verify_parsed(gold: list[Any], target: list[Any]) -> bool:
     return bool(gold and target and math_verify.verify(gold, target, timeout_seconds=0))
 
 
-def answers_match(completion: str, answer: str) -> bool:
-    """Whether math-verify parses both texts and finds them equal. Texts that it can't compare are unequal, as in the published
+def unequal_on_error(compare: Callable[..., bool]) -> Callable[..., bool]:
+    """A comparison by math-verify that is False where it raises: texts that it can't compare are unequal, as in the published
     systems that use it. A MemoryError is raised: a judge's limit is no answer."""
-    try:
-        wanted = math_verify.parse(answer, parsing_timeout=0)
-        return bool(wanted) and verify_parsed(parse_math(completion), wanted)
-    except MemoryError:
-        raise
-    except Exception:  # noqa: BLE001  the published systems do the same
-        return False
+
+    @functools.wraps(compare)
+    def compared(*args: Any) -> bool:
+        try:
+            return compare(*args)
+        except MemoryError:
+            raise
+        except Exception:  # noqa: BLE001  the published systems do the same
+            return False
+
+    return compared
+
+
+@unequal_on_error
+def answers_match(completion: str, answer: str) -> bool:
+    """Whether math-verify parses both texts and finds them equal; see `unequal_on_error`."""
+    wanted = math_verify.parse(answer, parsing_timeout=0)
+    return bool(wanted) and verify_parsed(parse_math(completion), wanted)
 
 
 def is_too_expensive(text: str) -> bool:

@@ -39,11 +39,11 @@ NUMBER = re.compile(
 
 
 def thought(text: str) -> tuple[str, str]:
-    """(thinking, answer): what stands before the last `</think>`, without the `<think>` that begins it, and what stands behind.
-    Thinking that doesn't end has no answer behind it; a text without thinking is all answer. The same with the other signs of
-    `THOUGHTS` in a text that begins with them."""
+    """(thinking, answer): what stands before the first `</think>`, without the `<think>` that begins it, and what stands behind,
+    as in the reasoning parsers of vLLM and SGLang. Thinking that doesn't end has no answer behind it; a text without thinking is
+    all answer. The same with the other signs of `THOUGHTS` in a text that begins with them."""
     start, end = _signs(text) or THOUGHTS[0]
-    before, closed, after = text.rpartition(end)
+    before, closed, after = text.partition(end)
     if closed:
         return before.replace(start, "", 1), after
     rest, opened, inside = text.partition(start)
@@ -58,10 +58,9 @@ def with_thinking(thinking: str, answer: str, ended: bool = True) -> str:
 
 
 def without_thinking(text: str) -> str:
-    """What stands behind the thinking of a text that begins with `<think>`: behind the first `</think>`, as in the reasoning
-    parsers of vLLM and SGLang; empty if there is none. The same with the other signs of `THOUGHTS`. Any other text whole."""
-    signs = _signs(text)
-    return text.partition(signs[1])[2].lstrip() if signs else text
+    """The answer of `thought` in a text that begins with `<think>` or other signs of `THOUGHTS`, empty where thinking doesn't
+    end. Any other text whole, as an answer may quote `</think>`."""
+    return thought(text)[1].lstrip() if _signs(text) else text
 
 
 def _signs(text: str) -> tuple[str, str] | None:

@@ -64,7 +64,7 @@ class ActingPolicy(NormalisedPolicy):
     """Number of earlier calls of an episode whose pictures it sees; see `mmrl.api.simulators.history`."""
     float32_only: ClassVar[bool] = False
     """Whether it computes in float32 whatever `policy.dtype` is, so that another type is refused."""
-    unread: ClassVar[frozenset[str]] = frozenset({"min_pixels", "max_pixels"})
+    unread: ClassVar[frozenset[str]] = frozenset({"chat_template", "min_pixels", "max_pixels"})
     """Keys of `[policy]` that change nothing in it, so that they are refused."""
     history_of_steps: bool = False
     """What it sees of the past is of earlier steps of the simulator, not of its own calls, and of the state, too."""

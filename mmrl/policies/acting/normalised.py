@@ -108,7 +108,8 @@ class NormalisedPolicy(Policy):
                 check_range(self.action_statistics, units.gripper, self.gripper)
             if self.units not in (None, units):
                 raise UserError(
-                    f"task {task!r}: an action of simulator {simulator!r} has units {list(units.sizes)}, and that of another "
-                    "task has others: a policy with statistics takes tasks of equal units"
+                    f"task {task!r}: an action of simulator {simulator!r} has units {list(units.sizes)} around "
+                    f"{list(units.offsets) or 0}, and that of another task has others: a policy with statistics takes tasks of "
+                    "equal units"
                 )
             self.units = units

@@ -104,6 +104,8 @@ class Units:
 
     sizes: tuple[float, ...]
     """See `ActionSpec.units`."""
+    offsets: tuple[float, ...] = ()
+    """See `ActionSpec.offsets`."""
     gripper: int | None
     """Index of the gripper, whose size is not used; None if there is none."""
     convention: str = ""
@@ -111,7 +113,7 @@ class Units:
 
     def simulated(self, physical: torch.Tensor) -> torch.Tensor:
         """Physical actions -> the simulator's, float32 [..., A], clipped to [-1, 1]. A gripper is either opened or closed."""
-        found = physical / constant(self.sizes, torch.float32, physical.device)
+        found = (physical - self._offsets(physical)) / constant(self.sizes, torch.float32, physical.device)
         if self.gripper is not None:
             opened, closed = GRIPPERS[self.convention]
             nearer_open = (physical[..., self.gripper] - (opened + closed) / 2) * (opened - closed) > 0
@@ -120,11 +122,14 @@ class Units:
 
     def physical(self, simulated: torch.Tensor) -> torch.Tensor:
         """The inverse of `simulated`, for actions within [-1, 1]."""
-        found = simulated * constant(self.sizes, torch.float32, simulated.device)
+        found = simulated * constant(self.sizes, torch.float32, simulated.device) + self._offsets(simulated)
         if self.gripper is not None:
             opened, closed = GRIPPERS[self.convention]
             found[..., self.gripper] = torch.where(simulated[..., self.gripper] > 0, closed, opened)
         return found
+
+    def _offsets(self, like: torch.Tensor) -> torch.Tensor | float:
+        return constant(self.offsets, torch.float32, like.device) if self.offsets else 0.0
 
 
 def load_statistics(given: str | Mapping[str, Any], key: str = "", kind: str = "") -> Statistics:
@@ -176,8 +181,8 @@ def simulator_units(where: str, action: ActionSpec, convention: str) -> Units:
     """The units of a simulator. where: its name in errors. Raises UserError if its spec lacks them."""
     if not action.units:
         raise UserError(
-            f"{where} doesn't give its actions' units in metres or radians (ActionSpec.units), and the policy has statistics: "
-            "set them, or take a policy without statistics"
+            f"{where} doesn't give its actions' units (ActionSpec.units), and the policy has statistics of actions in metres, "
+            "radians and so on: set the simulator's option units if it has one, or take a policy without statistics"
         )
     if action.gripper is not None and not convention:
         raise UserError(
@@ -186,7 +191,7 @@ def simulator_units(where: str, action: ActionSpec, convention: str) -> Units:
         )
     if action.gripper is None and convention:
         raise UserError(f"{where} has no gripper, and policy.options.gripper = {convention!r}: leave it out")
-    return Units(sizes=tuple(action.units), gripper=action.gripper, convention=convention)
+    return Units(sizes=tuple(action.units), offsets=tuple(action.offsets), gripper=action.gripper, convention=convention)
 
 
 # -- files ------------------------------------------------------------------------------------------------------------------

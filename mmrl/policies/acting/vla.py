@@ -59,7 +59,7 @@ class VLA(ActingPolicy):
     """A `VLM` with actions. `policy.model` is a VLM's checkpoint, or a folder that this class saved."""
 
     layered = replays = True
-    unread = frozenset()
+    unread = frozenset({"chat_template"})
     options_class = VLAOptions
     free = frozenset({"cameras", "flow_steps"})
     choice_settings = frozenset({"dims", "chunk", "head", "bins", "binning", "flow_steps"})

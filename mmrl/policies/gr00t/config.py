@@ -151,4 +151,9 @@ def head_config(table: Mapping[str, Any], version: Version = N1_7) -> HeadConfig
     for part_name, width, name, wanted in sizes:
         if width != wanted:
             raise UserError(f"config.json: {part_name} is {width} wide, and {name} = {wanted}: make them equal")
+    if config.action_horizon > config.max_seq_len:
+        raise UserError(
+            f"config.json: action_horizon = {config.action_horizon} actions, and places for max_seq_len = {config.max_seq_len}: "
+            f"{TAKE}"
+        )
     return config

@@ -180,6 +180,9 @@ def _embodiment(
     if settings.get("use_tactile"):
         raise UserError(f"{PROCESSOR} has use_tactile, which can't be read: take a checkpoint without touch")
     ends = ("q01", "q99") if settings.get("use_percentiles") else ("min", "max")
+    cameras = config["video"]["modality_keys"]
+    if not all(isinstance(camera, str) for camera in cameras):
+        raise TypeError(f"video.modality_keys = {cameras!r:.60} must be names of cameras")
     states, places, start = [], {}, 0
     angles = (config["state"].get("sin_cos_embedding_keys") or ()) if settings.get("apply_sincos_state_encoding") else ()
     for key in config["state"]["modality_keys"]:
@@ -208,7 +211,7 @@ def _embodiment(
         name=name,
         number=number,
         ahead=ahead,
-        cameras=tuple(config["video"]["modality_keys"]),
+        cameras=tuple(cameras),
         frames=len(config["video"].get("delta_indices") or [0]),
         states=tuple(states),
         actions=tuple(actions),

@@ -6,11 +6,12 @@ import functools
 import inspect
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from mmrl.api.errors import UserError
+from mmrl.api.errors import UserError, check_path, display_path, shorten
 
-KEY = "policy.chat_template_kwargs"
+FILE, KEY = "policy.chat_template", "policy.chat_template_kwargs"
 OPEN, CLOSE = "<think>", "</think>"
 ROLES = ("system", "user", "assistant", "tool")
 QUESTION = {"role": "user", "content": [{"type": "text", "text": "?"}]}
@@ -85,6 +86,25 @@ class ChatTemplate:
             return opened_thinking(self.text([QUESTION], add_generation_prompt=False), self.text([QUESTION]))
         except TemplateError:  # the template can't show words alone
             return ""
+
+
+def read_template(path: str) -> str:
+    """The text of a file of `policy.chat_template`. Raises UserError if it can't be read, or is no template."""
+    from jinja2 import TemplateSyntaxError
+    from transformers.utils.chat_template_utils import _compile_jinja_template
+
+    try:
+        text = Path(path).expanduser().read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise UserError(f"{display_path(path)} does not exist: {check_path(path)}", key=FILE) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{display_path(path)} can't be read: {shorten(error, 200)}: name a text file", key=FILE) from error
+    try:
+        _compile_jinja_template(text)
+    except TemplateSyntaxError as error:
+        what = f"{display_path(path)} line {error.lineno}: {shorten(error.message or error, 200)}"
+        raise UserError(f"{what}: it must be a template of Jinja", key=FILE) from error
+    return text
 
 
 def check_variables(processor: Any, given: Mapping[str, Any]) -> None:

@@ -46,9 +46,10 @@ class Mllama(Family):
         cache: Any,
     ) -> torch.Tensor:
         """Prompts are sampled one at a time, so that all rows of a cache see the same."""
-        if cache.get_seq_length():
+        if before := cache.get_seq_length():
             assert self.seen is not None
-            media = {SEEN: self.seen.expand(len(ids_NS), -1, -1, -1)}
+            # for the tokens in the cache too: transformers 5.17 looks the new ones up by their places
+            media = {SEEN: self.seen.expand(len(ids_NS), before + ids_NS.shape[1], -1, -1)}
         else:
             self.seen = media[SEEN][:1, -1:]
         return super().step(ids_NS, mask, positions, media, cache)

@@ -16,7 +16,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.distributed.tensor import DTensor
 
 from mmrl.api.transfer import stream_of
 from mmrl.policies.lora import without_adapters
@@ -123,8 +122,8 @@ def look(tower: Any, patches: torch.Tensor, grids_n3: torch.Tensor, see: Callabl
 
 
 def _is_constant(tower: Any) -> bool:
-    """Whether nothing of it is trained, or divided among ranks, which have to look together."""
-    return pass_team() is None and not any(p.requires_grad or isinstance(p, DTensor) for p in tower.parameters())
+    """Whether nothing of it is trained, and this rank looks alone. Of sharded weights each rank has a tower's whole in a pass."""
+    return pass_team() is None and not any(p.requires_grad for p in tower.parameters())
 
 
 def use_vision_cache(model: Any) -> None:

@@ -24,10 +24,12 @@ from mmrl.policies.policy import Policy
 from mmrl.policies.shard import Sharded, model_state_dict, shard, unsharded
 from mmrl.policies.vlm import attention, loading, tiny
 from mmrl.policies.vlm.capabilities import Capabilities
+from mmrl.policies.vlm.chat_templates import read_template
 from mmrl.policies.vlm.coordinate_formats import format_of
 from mmrl.policies.vlm.experts import has_experts, why_not_routed
 from mmrl.policies.vlm.families import Family
 from mmrl.policies.vlm.known_families import family_of
+from mmrl.policies.vlm.lanczos import use_pillows_lanczos
 from mmrl.policies.vlm.limits import pixel_limits
 from mmrl.policies.vlm.linear_logprobs import is_linear, linear_logprobs
 from mmrl.policies.vlm.loading import load
@@ -64,6 +66,9 @@ class VLM(Policy):
         self.root: Sharded | None = None
         self.base = base_name(config.model, seed, tiny.full_name)
         model, self.processor = load(config, str(source) if source and not config.lora else config.model, seed)
+        if config.chat_template:
+            self.processor.chat_template = read_template(config.chat_template)
+        use_pillows_lanczos(self.processor)
         if config.lora:
             add_adapters(model, config.lora, seed, self.device)
             if source:
@@ -93,6 +98,8 @@ class VLM(Policy):
     def check(config: PolicyConfig) -> None:
         """Raise UserError for a `model` that can't be loaded, without loading it. A hub name is not looked up."""
         loading.check(config)
+        if config.chat_template:
+            read_template(config.chat_template)
 
     @staticmethod
     def check_teacher(config: PolicyConfig, teacher: str) -> None:

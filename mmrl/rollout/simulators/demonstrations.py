@@ -197,7 +197,7 @@ def observation_at(track: TrajectoryData, call: int) -> TrajectoryData:
         valid_TK=track.valid_TK[at : at + 1],
         rewards_TK=track.rewards_TK[at : at + 1],
         actions_TKA=None if track.actions_TKA is None else track.actions_TKA[at : at + 1],
-        corrected_T=None if track.corrected_T is None else track.corrected_T[at : at + 1],
+        corrected_TK=None if track.corrected_TK is None else track.corrected_TK[at : at + 1],
         tokens_T=None if track.tokens_T is None else track.tokens_T[at : at + 1],
     )
 

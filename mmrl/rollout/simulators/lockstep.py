@@ -155,8 +155,8 @@ class SimulatorCollector:
         to take over from a policy that chooses several actions at a time, which a checkpoint may say."""
         if (self.with_expert or self.interventions) and self.policy.chunk > 1:
             raise UserError(
-                f"an expert gives one action at a time, and the policy carries out {self.policy.chunk} in each call: set "
-                "policy.options.chunk = 1"
+                f"an expert gives one action at a time, and by its files the policy carries out {self.policy.chunk} in each "
+                "call: set chunk = 1 in policy.options, or for its base in policy.options.base.options"
             )
         jobs = [
             EpisodeJob(prompt=prompt, seed=derive(sampling.seed, prompt.task, prompt.id, number))

@@ -77,8 +77,8 @@ def set_tracks(calls: Sequence[PolicyCall], ended: Sequence[EpisodeJob], spec: S
     if any(c.taken_NKA is not None for c in calls):
         taken = upload_one(torch.stack([c.taken(actions.shape[-1]) for c in calls]), device)
         actions = torch.where(taken.isnan(), actions, taken)
-        corrected = ~taken.isnan().flatten(2).all(2)
-        logprobs = logprobs.masked_fill(corrected[:, :, None, None], torch.nan)
+        corrected = ~taken.isnan().all(3)
+        logprobs = logprobs.masked_fill(corrected.any(2)[:, :, None, None], torch.nan)
     sent = upload({name: torch.stack([getattr(c, name) for c in calls]) for name in ("valid_NK", "rewards_NK")}, device)
     valid, rewards = sent["valid_NK"], sent["rewards_NK"]
     timed: dict[str, Any] = {"step_s": 1 / spec.control_hz} if spec.control_hz else {}
@@ -100,7 +100,7 @@ def set_tracks(calls: Sequence[PolicyCall], ended: Sequence[EpisodeJob], spec: S
             values_TU=None if values is None else values[at],
             expert_actions_TA=None if advice is None else advice[at],
             actions_TKA=actions[at],
-            corrected_T=None if corrected is None else corrected[at],
+            corrected_TK=None if corrected is None else corrected[at],
             tokens_T=None if tokens is None else tokens[at],
             **timed,
         )

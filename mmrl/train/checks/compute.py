@@ -8,7 +8,7 @@ from mmrl.algorithms.presets import Algorithm
 from mmrl.api.errors import UserError
 from mmrl.compute.bitsandbytes import check_installed
 from mmrl.compute.ray import import_ray
-from mmrl.config.sections import ComputeConfig, OffPolicyStage, RecapStage, RlStage, RunConfig
+from mmrl.config.sections import ComputeConfig, HgDaggerStage, OffPolicyStage, RecapStage, RlStage, RunConfig
 from mmrl.config.training import EIGHT_BIT
 from mmrl.policies.load import policy_class
 from mmrl.registry import plugins
@@ -219,7 +219,7 @@ def check_float16(config: RunConfig) -> None:
         )
     for number, stage in enumerate(config.stages):
         beside = isinstance(stage, RlStage) and stage.turn_critic is not None
-        if beside or isinstance(stage, RecapStage | OffPolicyStage):
+        if beside or isinstance(stage, RecapStage | HgDaggerStage | OffPolicyStage):
             what = "turn_critic" if beside else f"kind = {stage.kind!r}"
             raise UserError(f'policy.dtype = "float16" isn\'t for stages.{number}.{what}: {instead}')
 

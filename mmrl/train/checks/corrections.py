@@ -7,7 +7,7 @@ from mmrl.algorithms.presets import Algorithm
 from mmrl.api.errors import UserError
 from mmrl.config.sections import RlStage
 
-TO_LEARNER = {"mean_log_ratio_L", "log_ratios_N", "batch_M3"}
+TO_LEARNER = {"mean_log_ratio_L", "log_ratios_N"}
 """What a loss may ask for that compares with the policy before the update, see `mmrl.algorithms.loss.MEASURED`."""
 
 

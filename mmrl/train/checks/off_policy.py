@@ -1,15 +1,17 @@
-"""Checks of `off-policy` stages, before anything is loaded."""
+"""Checks of stages that learn from a memory, before anything is loaded."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from mmrl.api.annotations import parameters_of
 from mmrl.api.errors import UserError
 from mmrl.api.interfaces import Task
 from mmrl.api.specs import PolicySpec, SimulatorSpec
 from mmrl.config.off_policy import EXPERT_EPISODES, RECORDED_EPISODES
-from mmrl.config.sections import OffPolicyStage, RecapStage, RunConfig, Stage
+from mmrl.config.sections import HgDaggerStage, OffPolicyStage, PolicyConfig, RecapStage, RunConfig, Stage
 from mmrl.judge.rewards import Weights
 from mmrl.policies.acting.base import ActingPolicy
 from mmrl.policies.acting.saved_policy import saved_options
@@ -118,7 +120,7 @@ def check_gripper(config: RunConfig, number: int, stage: Stage, policy: PolicySp
     if choices and not learns:
         raise UserError(
             f'{where}: policy.options.gripper_choices = {choices} is learned by kind = "off-policy" alone, without '
-            "improve, td3 and iql: set it to 0, or use that"
+            "improve, td3, iql and crossq: set it to 0, or use that"
         )
     asked = stage.gripper if isinstance(stage, OffPolicyStage) else None
     if asked and not choices:
@@ -132,17 +134,22 @@ def check_gripper(config: RunConfig, number: int, stage: Stage, policy: PolicySp
         )
 
 
-def check_recap(
-    config: RunConfig, number: int, stage: RecapStage, policy: PolicySpec, simulators: Mapping[str, SimulatorSpec]
+def check_experience(
+    config: RunConfig, number: int, stage: RecapStage | HgDaggerStage, policy: PolicySpec, simulators: Mapping[str, SimulatorSpec]
 ) -> None:
-    """Refuse a recap stage whose policy, tasks or computers it can't learn with. number: the stage's index. simulators: by
-    label."""
+    """Refuse a stage that imitates remembered episodes, and whose policy, tasks or computers it can't learn with. number: the
+    stage's index. simulators: by label."""
     where, kind = f"stages.{number}", policy_class(policy)
     if not issubclass(kind, ActingPolicy):
         raise UserError(
-            f'{where}: kind = "recap": policy.kind = {config.policy.kind!r} doesn\'t act in simulators: use one that does'
+            f'{where}: kind = "{stage.kind}": policy.kind = {config.policy.kind!r} doesn\'t act in simulators: use one that does'
         )
-    if not kind.reads_text:
+    if not getattr(kind, "imitates", True):
+        raise UserError(
+            f'{where}: kind = "{stage.kind}": policy.kind = {config.policy.kind!r} chooses noise, which nobody else\'s actions '
+            "have: use another policy"
+        )
+    if isinstance(stage, RecapStage) and not kind.reads_text:
         raise UserError(
             f'{where}: kind = "recap" tells the policy how good an action was, and policy.kind = {config.policy.kind!r} reads no '
             "instruction: use another stage or policy"
@@ -154,7 +161,7 @@ def check_recap(
 def _check_interventions(
     config: RunConfig,
     where: str,
-    stage: OffPolicyStage | RecapStage,
+    stage: OffPolicyStage | RecapStage | HgDaggerStage,
     labels: Sequence[str],
     simulators: Mapping[str, SimulatorSpec],
 ) -> None:
@@ -163,17 +170,27 @@ def _check_interventions(
         for label in labels if getattr(stage, key, 0) else ():
             if label in simulators and "expert" not in simulators[label].capabilities:
                 raise UserError(f"{where}.{key}: simulator {simulators[label].id!r} of {label!r} has no expert: set it to 0")
-    if not stage.interventions:
-        return
-    acting, cure = config.policy, "set policy.options.chunk = 1"
-    options = {**saved_options(Path(acting.model)), **acting.options}
+    if stage.interventions:
+        check_one_action(config.policy, f"{where}.interventions")
+
+
+def check_one_action(acting: PolicyConfig, where: str) -> None:
+    """Refuse a policy that carries out several actions in each call, in whose place an expert, who gives one, is to act. Where
+    only the files of a policy say how many, as LeRobot's, it is refused once they are read. where: the key that asks for it."""
+    options, cure = _options(acting), "set policy.options.chunk = 1"
     if issubclass(policy_class(plugins.registry().get("policies", acting.kind)), Steered):  # its base says how many
         base = options.get("base", "")
         cure = "set chunk = 1 in policy.options.base.options" if isinstance(base, Mapping) else "take a base whose chunk is 1"
-        acting = config_beneath(base, acting)
-        options = {**saved_options(Path(acting.model)), **acting.options}
-    if options.get("chunk", 1) != 1:
-        raise UserError(f"{where}.interventions: an expert gives one action at a time: {cure}")
+        options = _options(config_beneath(base, acting))
+    if options.get("chunk") not in (None, 1):
+        raise UserError(f"{where}: an expert gives one action at a time: {cure}")
+
+
+def _options(acting: PolicyConfig) -> dict[str, Any]:
+    """The options of a policy: those that are given, those that it was saved with, and the usual ones."""
+    spec = plugins.registry().get("policies", acting.kind)
+    usual = {p.name: p.default for p in parameters_of(policy_class(spec)) if p.default is not p.empty}
+    return {**usual, **spec.options, **saved_options(Path(acting.model)), **acting.options}
 
 
 def _check_one_process(config: RunConfig, where: str, kind: str) -> None:

@@ -13,7 +13,7 @@ def check_rating(config: RunConfig, tasks: Mapping[str, Task], rates: bool) -> N
     """Refuse stages that a reward model can't have, and the stage of a reward model for a policy that writes. tasks: by label.
     rates: the policy is a reward model."""
     for number, stage in enumerate(config.stages):
-        trains = isinstance(stage, PreferenceStage) and stage.loss == "bradley-terry"
+        trains = isinstance(stage, PreferenceStage) and stage.rates
         if trains and not rates:
             raise UserError(
                 f'stages.{number}.loss = "bradley-terry" trains a reward model, and policy.kind = {config.policy.kind!r} is '
@@ -34,6 +34,9 @@ def check_preference(config: RunConfig, number: int, stage: PreferenceStage, tas
     where = f"stages.{number}"
     if stage.reference == "adapter" and config.policy.lora is None:
         raise UserError(f'{where}.reference = "adapter" needs adapters: give [policy.lora], or set reference = "frozen"')
+    for label in config.weights(stage) if stage.on_policy_weights else ():
+        if tasks[label].simulation is not None:
+            raise UserError(f"{where}.on_policy_weights is for words, and task {label!r} acts in a simulator: drop it")
     for label in config.weights(stage) if stage.pairs == "task" else ():
         if tasks[label].simulation is not None:
             raise UserError(f'{where}.pairs = "task", but task {label!r} acts in a simulator: set pairs = "sampled"')

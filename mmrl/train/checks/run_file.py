@@ -33,6 +33,7 @@ from mmrl.registry import plugins
 from mmrl.rollout.environments import has_environment
 from mmrl.train.checks.corrections import check_corrections
 from mmrl.train.checks.critics import check_critic, check_turn_critic
+from mmrl.train.checks.off_policy import check_one_action
 from mmrl.train.checks.parts import check_parts
 from mmrl.train.sampling.rules import check_plugin_rules
 
@@ -218,8 +219,8 @@ def check_distilled(config: RunConfig, number: int, stage: DistillStage, simulat
     for label in config.weights(stage) if expert else ():
         if "expert" not in simulators[label].capabilities:
             raise UserError(f"{where}.teacher: simulator {simulators[label].id!r} of task {label!r} has no expert: name a model")
-    if expert and config.policy.options.get("chunk", 1) != 1:
-        raise UserError(f"{where}.teacher: an expert gives one action at a time: set policy.options.chunk = 1")
+    if expert:
+        check_one_action(config.policy, f"{where}.teacher")
 
 
 def check_stage(

@@ -315,7 +315,7 @@ def _memory(
         learned = update(shapes, config, work, weights, machine.kind, choices, stage.optimizer)
         again = {part.name for part in learned}
         parts = [*(part for part in parts if part.name not in again), *learned, *routes(shapes, stage, work)]
-    parts += [] if acts else kept_sight(config, work, shapes, weights).parts
+    parts += [] if acts else kept_sight(config, work, shapes, weights, parts).parts
     if isinstance(stage, RlStage) and sampled_beside(config):
         parts = [replace(part, phases=BOTH) for part in parts]
     return work, weights, parts
@@ -333,7 +333,7 @@ def _stage(config: RunConfig, number: int, shapes: Shapes, machine: Machine, siz
     )
     split = compute.learners if compute.weights == "sharded" else 1
     acts = sizes.steps > 0
-    sight = NOTHING if acts else kept_sight(config, work, shapes, weights)
+    sight = NOTHING if acts else kept_sight(config, work, shapes, weights, parts)
     timed = bins_only(work, config.policy, shapes) if acts and not shapes.traced else sight.unseen(work)
     learn = [*sight.looks(work, clock), *update_seconds(config.train, stage, timed, clock, weights, split), *clock.critics(work)]
     passes = sum(part.seconds for part in learn)

@@ -13,7 +13,17 @@ from typing import Any
 
 from mmrl.api.errors import UserError
 from mmrl.config.policy import PolicyConfig
-from mmrl.config.sections import DistillStage, OffPolicyStage, RecapStage, RlStage, RunConfig, SftStage, Stage, teacher_of
+from mmrl.config.sections import (
+    DistillStage,
+    HgDaggerStage,
+    OffPolicyStage,
+    RecapStage,
+    RlStage,
+    RunConfig,
+    SftStage,
+    Stage,
+    teacher_of,
+)
 from mmrl.registry import plugins
 from mmrl.train.plan.critics import policy_updates
 from mmrl.train.plan.shapes import Shapes
@@ -187,6 +197,8 @@ def _remembering(stage: Stage, episodes: int, calls: int, alone: bool) -> _Remem
     if isinstance(stage, RecapStage):  # a frozen copy sees each observation, that after the last call too
         guided = 1 if stage.guidance == 1 else 2
         return _Remembering(stage.batch_size, stage.updates, guided, calls + episodes)
+    if isinstance(stage, HgDaggerStage):
+        return _Remembering(stage.batch_size, stage.updates)
     if not isinstance(stage, OffPolicyStage) or stage.improve is None:
         return _Remembering()
     how = stage.improve

@@ -10,18 +10,29 @@ from typing import Any
 
 from mmrl.api.errors import UserError, plugin_errors
 from mmrl.config.parts import entry
-from mmrl.config.sections import EXPERT, OffPolicyStage, PolicyConfig, RecapStage, RunConfig, SftStage, Stage, teacher_of
+from mmrl.config.sections import (
+    EXPERT,
+    HgDaggerStage,
+    OffPolicyStage,
+    PolicyConfig,
+    RecapStage,
+    RunConfig,
+    SftStage,
+    Stage,
+    teacher_of,
+)
 from mmrl.registry import plugins
 from mmrl.train.plan.acting import Call, acting_workload, longest_episode
 from mmrl.train.plan.beneath import beneath_of
 from mmrl.train.plan.cost import Cost, Seconds
+from mmrl.train.plan.counter import Pass
 from mmrl.train.plan.critics import critics_of
 from mmrl.train.plan.machines import Machine
 from mmrl.train.plan.memory import Part, fresh_gradients
 from mmrl.train.plan.once import once
 from mmrl.train.plan.seconds import CostModel
 from mmrl.train.plan.shapes import Shapes, Text
-from mmrl.train.plan.traced import Pass, kept_of, trace, trace_both
+from mmrl.train.plan.traced import kept_of, trace, trace_both
 from mmrl.train.plan.trained import Trained
 from mmrl.train.plan.workload import Micro, Sizes, Workload
 from mmrl.train.update.aliasing import AT_ONCE
@@ -116,7 +127,7 @@ def passes_sizes(config: RunConfig, text: int, steps: int, pixels: int | None) -
 
 def demonstrates(stage: Stage) -> bool:
     """Whether its calls are learned as demonstrations, whose chain from noise is unknown."""
-    return isinstance(stage, SftStage | RecapStage | OffPolicyStage) or teacher_of(stage) == EXPERT
+    return isinstance(stage, SftStage | RecapStage | HgDaggerStage | OffPolicyStage) or teacher_of(stage) == EXPERT
 
 
 def passes_workload(config: RunConfig, stage: Stage, shapes: Shapes, sizes: Sizes, learners: int) -> Workload:

@@ -11,8 +11,10 @@ from mmrl.config.sections import OffPolicyStage, Stage
 from mmrl.policies.acting.planned import META, Planned
 from mmrl.policies.action_values import ActionValues
 from mmrl.policies.actors import Actor
+from mmrl.policies.batch_renorm import BatchRenorm
 from mmrl.policies.return_bins import Bins
-from mmrl.train.plan.traced import Pass, trace, trace_both
+from mmrl.train.plan.counter import Pass
+from mmrl.train.plan.traced import trace, trace_both
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,9 +42,10 @@ class Critics:
 
     @property
     def bytes(self) -> int:
-        """Weights, AdamW's moments and gradients, the target's weights, and activations. Those of the gripper are the policy's,
-        but for the target's."""
-        return 4 * (5 * self.weights + 4 * self.noise_weights + self.gripper_weights) + self.backward.peak
+        """Weights, AdamW's moments and gradients, the target's weights if there is one, and activations. Those of the gripper are
+        the policy's, but for the target's."""
+        own = (4 + bool(self.target.flops)) * self.weights
+        return 4 * (own + 4 * self.noise_weights + self.gripper_weights) + self.backward.peak
 
 
 def critics_of(stage: Stage, planned: Planned, updates: int) -> Critics | None:
@@ -55,10 +58,12 @@ def critics_of(stage: Stage, planned: Planned, updates: int) -> Critics | None:
     calls = updates // policy_updates(stage)
     bins = Bins(low=stage.low, high=stage.high, number=stage.bins, smoothing=stage.smoothing) if stage.bins else None
     with META:
-        made = ActionValues(features, dims, critics=stage.critics, hidden=stage.hidden, bins=bins)
+        renorm = BatchRenorm if stage.crossq else None
+        made = ActionValues(features, dims, critics=stage.critics, hidden=stage.hidden, bins=bins, renorm=renorm)
+    both = 2 * rows if stage.crossq else rows  # CrossQ's critics value what follows in the same pass
 
     def passed() -> torch.Tensor:
-        seen, chosen = torch.empty(rows, features, device=META), torch.empty(rows, dims, device=META)
+        seen, chosen = torch.empty(both, features, device=META), torch.empty(both, dims, device=META)
         found = made.outputs(seen, chosen)
         if stage.conservative:  # at random, of the policy here, and of the policy after it
             many = torch.empty(rows, 3 * stage.conservative_samples, dims, device=META)
@@ -79,8 +84,9 @@ def critics_of(stage: Stage, planned: Planned, updates: int) -> Critics | None:
         valued = functools.partial(chooses, torch.empty(rows, features, device=META))
         after = trace(valued)
         gripper = (after, after, *trace_both(valued)[:2])  # what its own weights choose is valued by its target's
+    alone = 2 * rows - both  # rows of the target critics
     return Critics(
-        target=trace(lambda: made.outputs(torch.empty(rows, features, device=META), torch.empty(rows, dims, device=META))),
+        target=trace(lambda: made.outputs(torch.empty(alone, features, device=META), torch.empty(alone, dims, device=META))),
         forward=forward,
         backward=backward,
         weights=sum(p.numel() for p in made.parameters()),

@@ -1,18 +1,20 @@
-"""Layers of a language model of which one stands for all of its kind, on torch's meta device."""
+"""Layers of which one stands for all of its kind, on torch's meta device."""
 
 from __future__ import annotations
 
 import copy
 import functools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import torch
 
 from mmrl.config.sections import LoraConfig
+from mmrl.policies.layers import repeated_layers
 from mmrl.policies.vlm import attention
 from mmrl.policies.vlm.families import decoder_of
+from mmrl.train.plan.alike import is_without_numbers
 from mmrl.train.plan.skeletons import skeleton
 from mmrl.train.plan.trained import FULL
 
@@ -20,14 +22,18 @@ META = torch.device("meta")
 
 
 def kinds_of(model: Any) -> list[list[int]]:
-    """Numbers of the layers of each kind: those whose weights have the same names and shapes, and whose parts have the same
-    settings, such as a window, or that keys and values are another layer's."""
-    layers = [*decoder_of(model).layers]
-    settings = [
+    """Numbers of the layers of each kind in the language model; see `alike`."""
+    return alike([*decoder_of(model).layers])
+
+
+def alike(layers: Sequence[torch.nn.Module]) -> list[list[int]]:
+    """Numbers of the layers of each kind: those whose weights have the same names and shapes and get gradients alike, and whose
+    parts have the same classes and settings, such as a window, or that keys and values are another layer's."""
+    settings: list[dict[tuple[str, str], Any]] = [
         {
             (name, key): value
             for name, part in layer.named_modules()
-            for key, value in vars(part).items()
+            for key, value in (*vars(part).items(), ("class", str(type(part))))
             if isinstance(value, str | int | float)
         }
         for layer in layers
@@ -37,10 +43,20 @@ def kinds_of(model: Any) -> list[list[int]]:
         numbers -= {key for key, value in own.items() if type(value) is not int or value != i}
     found: dict[Any, list[int]] = {}
     for i, layer in enumerate(layers):
-        weights = tuple((name, tuple(p.shape)) for name, p in layer.named_parameters())
+        named = (*layer.named_parameters(), *layer.named_buffers())
+        weights = tuple((name, tuple(x.shape), x.dtype, x.requires_grad) for name, x in named)
         others = tuple((key, value) for key, value in settings[i].items() if key not in numbers)
         found.setdefault((weights, others), []).append(i)
     return list(found.values())
+
+
+def kind_by_layer(model: torch.nn.Module) -> dict[torch.nn.Module, Hashable]:
+    """What is equal for layers of one kind, of all parts of a model: of layers that hold no others, nor any numbers."""
+    layers: dict[type, list[torch.nn.Module]] = {}
+    for layer in repeated_layers(model):
+        if len(repeated_layers(layer)) == 1 and all(is_without_numbers(x) for x in layer.buffers()):
+            layers.setdefault(type(layer), []).append(layer)
+    return {own[i]: (kind, n) for kind, own in layers.items() for n, numbers in enumerate(alike(own)) for i in numbers}
 
 
 def grouped(config: str, key: Callable[[int], Any]) -> list[list[int]]:

@@ -19,11 +19,12 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from mmrl.policies.layers import CACHES, replaced_forwards
 from mmrl.policies.vlm.families import decoder_of
+from mmrl.train.plan.counter import Counter, Pass
 from mmrl.train.plan.kinds import META, adapted, dtype_of, grouped, kinds_of, own_of, without_layers
 from mmrl.train.plan.learning import ALL, Learning
 from mmrl.train.plan.once import once
 from mmrl.train.plan.skeletons import skeleton
-from mmrl.train.plan.traced import Counter, FusedAttention, Pass, saved_by, trace
+from mmrl.train.plan.traced import FusedAttention, saved_by, trace
 from mmrl.train.plan.trained import FULL
 from mmrl.train.plan.workload import CHUNK, Micro
 

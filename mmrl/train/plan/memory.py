@@ -61,7 +61,7 @@ def resident(
     own = weight_bytes(weights, b)
     masters, state = (0, 0) if config.train.offload_optimizer else (master_bytes(weights, b), moments(stage.optimizer, weights))
     rl = stage if isinstance(stage, RlStage) else None
-    pairs = stage if isinstance(stage, PreferenceStage) and "reference" in stage.reads else None
+    pairs = stage if isinstance(stage, PreferenceStage) and stage.compares else None
     compared = rl if rl is not None and rl.refers else pairs
     improves = isinstance(stage, OffPolicyStage) and stage.improve is not None  # else the policy sees by what nothing trains
     twin = sampled_beside(config) and config.compute.sampler == "local"

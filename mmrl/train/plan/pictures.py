@@ -34,16 +34,18 @@ from mmrl.policies.vlm.known_families import family_of
 from mmrl.policies.vlm.limits import pixel_limits
 from mmrl.policies.vlm.processing import PromptProcessor, explained
 from mmrl.policies.vlm.prompt_inputs import PromptInputs
+from mmrl.train.plan.alike import Kinds
 from mmrl.train.plan.bounded import Bounded, refuse_counts
 from mmrl.train.plan.cost import Cost
-from mmrl.train.plan.kinds import adapted, without_layers
+from mmrl.train.plan.counter import Pass
+from mmrl.train.plan.kinds import adapted, kind_by_layer, without_layers
 from mmrl.train.plan.known_masks import KnownMasks
 from mmrl.train.plan.learning import ALL, Learning
 from mmrl.train.plan.machines import Machine
 from mmrl.train.plan.once import once
 from mmrl.train.plan.seen import SECONDS, Inputs, Kept, PerToken
 from mmrl.train.plan.skeletons import linear_layers, skeleton
-from mmrl.train.plan.traced import Pass, kept_of, trace
+from mmrl.train.plan.traced import kept_of, trace
 
 FULL = 4
 TOWER = ("vision", "projector")
@@ -75,7 +77,7 @@ class SeenPicture:
     @once
     def forward(self, b: int) -> Pass:
         with self.pictures.running(b) as run:
-            return trace(lambda: run(self.encoded))
+            return trace(lambda: run(self.encoded), kinds=run.kinds)
 
     def attention(self, patches: int, picture: int, b: int) -> float:
         """Floating-point operations of attention. patches: of all pictures; picture: of one."""
@@ -96,14 +98,19 @@ class SeenPicture:
     @once
     def kept(self, b: int, learning: Learning) -> Kept:
         with self.pictures.running(b, learning) as run:
-            whole, layer = kept_of(lambda: run(self._copied(), ROWS).sum(), repeated_layers(run.family.model))
+            layers = repeated_layers(run.family.model)
+            whole, layer = kept_of(lambda: run(self._copied(), ROWS).sum(), layers, run.kinds)
         return Kept(whole=self._picture(whole, b, learning), layer=layer // ROWS)
 
     @once
     def inputs(self, b: int, learning: Learning) -> Inputs:
-        with self.pictures.running(b, learning) as run, gradient_checkpointing(run.family.model):
-            with noted_inputs(run.family.model) as noted:
-                whole, _ = kept_of(lambda: run(self._copied(), ROWS).sum())
+        with self.pictures.running(b, learning) as run, noted_inputs(run.family.model) as noted:
+
+            def work() -> torch.Tensor:
+                with gradient_checkpointing(run.family.model):  # of layers of which one is counted for all alike
+                    return run(self._copied(), ROWS).sum()
+
+            whole, _ = kept_of(work, kinds=run.kinds)
         sizes = sorted(size for *_, size in noted)
         return Inputs(whole=self._picture(whole, b, learning), moved=sum(sizes[:-2]) // ROWS)
 
@@ -185,13 +192,17 @@ class Pictures:
         family.capabilities = Capabilities(packs=True)
         return family
 
+    @once
+    def _kinds(self, b: int, learning: Learning) -> Kinds:
+        return kind_by_layer(self._family(b, learning).model)
+
     @contextmanager
     def running(self, b: int, learning: Learning = ALL) -> Iterator[Run]:
         """Passes over prompts, in which the language model's layers compute nothing. Raises UserError for whatever they raise."""
         try:
             family = self._family(b, learning)
             with _without_text(family), KnownMasks():
-                yield Run(family)
+                yield Run(family, self._kinds(b, learning))
         except Exception as error:
             if isinstance(error, UserError) and str(error).startswith(self.what):
                 raise
@@ -204,8 +215,9 @@ class Pictures:
 class Run:
     """Passes over prompts."""
 
-    def __init__(self, family: Family) -> None:
-        self.family = family
+    def __init__(self, family: Family, kinds: Kinds) -> None:
+        """kinds: of the family's layers, of which one is counted for all alike."""
+        self.family, self.kinds = family, kinds
 
     def sound(self) -> Waveform:
         """What a model hears that sees nothing."""

@@ -13,7 +13,7 @@ from mmrl.train.plan.learning import Learning
 from mmrl.train.plan.machines import Machine
 
 if TYPE_CHECKING:
-    from mmrl.train.plan.traced import Pass
+    from mmrl.train.plan.counter import Pass
 
 
 SECONDS = 30

@@ -58,7 +58,7 @@ def step_of(config: RunConfig, stage: Stage) -> Step:
         return Step(asked=stage.batch_size, group=1, longest=longest, trained=((stage.batch_size, 1),), states=_balanced(stage))
     asked = stage.prompts_per_step
     if isinstance(stage, PreferenceStage):
-        given, kto = stage.pairs == "task", stage.loss == "kto"
+        given = stage.pairs == "task"
         load = step_load(asked, 2 if given else stage.group_size, (), None if given else entries)
         return Step(
             asked=asked,
@@ -66,8 +66,9 @@ def step_of(config: RunConfig, stage: Stage) -> Step:
             longest=longest,
             sampled=() if given else load.sampled,
             trained=((asked, 2),),
-            looked_at=2.0 if kto else 1.0,  # by both models of the answers to other prompts, which are half as many
-            reference="reference" in stage.reads,
+            # `kto` looks with both models at the answers to other prompts, which are half as many
+            looked_at=1.0 + ("kto" in stage.terms) + stage.on_policy_weights,
+            reference=stage.compares,
         )
     rules = rules_of(stage) if isinstance(stage, RlStage) else ()
     load = step_load(asked, stage.group_size, rules, entries)

@@ -4,121 +4,21 @@ operation by operation."""
 from __future__ import annotations
 
 import math
-import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import flop_registry
 
 from mmrl.policies.layers import replaced_forwards
+from mmrl.train.plan.alike import Kinds, counted_once
+from mmrl.train.plan.counter import Counter, Pass
 
-aten = torch.ops.aten
-TAKING = (aten.embedding.default, aten.index.Tensor, aten.index_select.default, aten.gather.default)
-"""Operations that read of their input as much as they write."""
-DETACHED = aten.detach.default
 ATTENTION = torch.nn.functional.scaled_dot_product_attention
-MATH = aten._scaled_dot_product_attention_math
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pass:
-    """The counts of a pass."""
-
-    products: tuple[tuple[float, float], ...]
-    """Of each matrix product and convolution: floating-point operations, and bytes that it reads and writes."""
-    attention: float
-    """Floating-point operations of fused attention."""
-    moved: float
-    """Bytes that the other operations read and write."""
-    operations: int
-    """Those that Python starts, views among them."""
-    kept: int
-    """Bytes that are still there at its end, besides weights: for the backward pass, if there are gradients."""
-    peak: int
-    """Most bytes that are there at once, besides weights."""
-
-    @property
-    def flops(self) -> float:
-        return sum(flops for flops, _ in self.products) + self.attention
-
-    def then(self, other: Pass, times: int = 1) -> Pass:
-        """This pass, and then another so many times."""
-        return Pass(
-            products=self.products + other.products * times,
-            attention=self.attention + other.attention * times,
-            moved=self.moved + other.moved * times,
-            operations=self.operations + other.operations * times,
-            kept=other.kept,
-            peak=max(self.peak, other.peak),
-        )
-
-
-class Counter(TorchDispatchMode):
-    """Counts operations, and the bytes of storages while they are there."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        """`operations` counts views, `kernels` doesn't."""
-        self.products: list[tuple[float, float]] = []
-        self.attention = self.moved = 0.0
-        self.operations = self.kernels = self.now = self.peak = 0
-        self._held: dict[int, Any] = {}
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        given = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
-        made = [x for x in tree_leaves(out) if isinstance(x, torch.Tensor)]
-        own = {x.untyped_storage()._cdata for x in given}
-        fresh = [x for x in made if x.untyped_storage()._cdata not in own]
-        self.operations += func.namespace != "prim" and func is not DETACHED  # views, too: Python starts them alike
-        if fresh or func._schema.is_mutable:  # a view computes nothing
-            self.kernels += 1
-            whole = [] if func in TAKING else given  # of a table, what is taken is read
-            size = float(sum(x.numel() * x.element_size() for x in (*whole, *made, *(made if func in TAKING else ()))))
-            if func._overloadpacket is aten.linalg_solve_triangular:
-                self.products.append((float(args[1].numel() * args[0].shape[-1]), size))
-            elif count := flop_registry.get(func._overloadpacket):
-                self.products.append((float(count(*args, **(kwargs or {}), out_val=out)), size))
-            else:
-                self.moved += size
-        for x in fresh:
-            self._hold(x.untyped_storage())
-        return out
-
-    def _hold(self, storage: Any) -> None:
-        key, size = storage._cdata, storage.nbytes()
-        if key in self._held:
-            return
-        self.now += size
-        self.peak = max(self.peak, self.now)
-        self._held[key] = weakref.finalize(storage, self._drop, key, size)
-
-    def _drop(self, key: int, size: int) -> None:
-        self.now -= size
-        del self._held[key]
-
-    def counted(self, before: Pass | None = None) -> Pass:
-        """What was counted so far, or since another pass. Bytes are of the whole."""
-        return Pass(
-            products=tuple(self.products[len(before.products) if before else 0 :]),
-            attention=self.attention - (before.attention if before else 0.0),
-            moved=self.moved - (before.moved if before else 0.0),
-            operations=self.operations - (before.operations if before else 0),
-            kept=self.now,
-            peak=self.peak,
-        )
-
-    def forget(self) -> None:
-        """Stop watching what is still there."""
-        for watch in self._held.values():
-            watch.detach()
+MATH = torch.ops.aten._scaled_dot_product_attention_math
 
 
 class _Fused(torch.autograd.Function):
@@ -204,10 +104,11 @@ class FusedAttention(TorchFunctionMode):
 
 
 @torch.no_grad()
-def trace(work: Callable[[], Any], one: bool = False) -> Pass:
-    """Count the operations of `work`, whose tensors are on the meta device, without gradients. one: see `FusedAttention`."""
+def trace(work: Callable[[], Any], one: bool = False, kinds: Kinds = MappingProxyType({})) -> Pass:
+    """Count the operations of `work`, whose tensors are on the meta device, without gradients. one: see `FusedAttention`. kinds:
+    of layers of which one is counted for all alike."""
     counter = Counter()
-    with counter, FusedAttention(counter, one=one):
+    with counter, FusedAttention(counter, one=one), counted_once(counter, kinds, []):
         work()
     return counter.counted()
 
@@ -217,7 +118,7 @@ def trace_both(work: Callable[[], torch.Tensor], layers: Sequence[Any] = ()) -> 
     """`trace` with gradients: (the pass, the one backwards from the sum of its result, most bytes that one of the layers
     keeps)."""
     counter, each = Counter(), [0]
-    with counter, FusedAttention(counter), _holding(), _measured(counter, layers, each):
+    with counter, FusedAttention(counter), _holding([]), _measured(counter, layers, each):
         result = work().sum()
         forward = counter.counted()
         result.backward()  # type: ignore[no-untyped-call]
@@ -227,10 +128,11 @@ def trace_both(work: Callable[[], torch.Tensor], layers: Sequence[Any] = ()) -> 
 
 
 @torch.enable_grad()
-def kept_of(work: Callable[[], torch.Tensor], layers: Sequence[Any] = ()) -> tuple[int, int]:
-    """(bytes that the pass keeps for its gradients, most that one of the layers keeps)."""
-    counter, each = Counter(), [0]
-    with counter, FusedAttention(counter), _holding(), _measured(counter, layers, each):
+def kept_of(work: Callable[[], torch.Tensor], layers: Sequence[Any] = (), kinds: Kinds = MappingProxyType({})) -> tuple[int, int]:
+    """(bytes that the pass keeps for its gradients, most that one of the layers keeps). kinds: see `trace`."""
+    counter, each, held = Counter(), [0], list[torch.Tensor]()
+    once = counted_once(counter, kinds, held)
+    with counter, FusedAttention(counter), _holding(held), once, _measured(counter, layers, each):
         result = work()
         found = counter.now
     counter.forget()
@@ -274,10 +176,9 @@ def _is_weight(kept: torch.Tensor) -> bool:
     return isinstance(base, torch.nn.Parameter)
 
 
-def _holding() -> Any:
-    """What autograd alone holds, Python can't watch: here it holds it, too. Without the pass that made it: an output that is kept
-    by that pass would hold it, and nobody frees such a circle."""
-    held: list[torch.Tensor] = []
+def _holding(held: list[torch.Tensor]) -> Any:
+    """What autograd alone holds, Python can't watch: here `held` has it, too. Without the pass that made it: an output that is
+    kept by that pass would hold it, and nobody frees such a circle."""
 
     def hold(kept: torch.Tensor) -> torch.Tensor:
         held.append(kept.detach())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from mmrl.config.sections import RunConfig
@@ -20,7 +21,7 @@ class KeptSight:
 
     bytes: int
     share: float
-    """Of all pictures."""
+    """Of all pictures that a frozen tower of the policy looks at."""
     sampled: bool
     """Whether the sampler's passes look, and not those of the update."""
 
@@ -47,14 +48,15 @@ class KeptSight:
 NOTHING = KeptSight(bytes=0, share=0.0, sampled=False)
 
 
-def kept_sight(config: RunConfig, work: Workload, shapes: Shapes, weights: Trained) -> KeptSight:
-    """The sight that a learner keeps in a step, in its vision cache."""
+def kept_sight(config: RunConfig, work: Workload, shapes: Shapes, weights: Trained, parts: Sequence[Part]) -> KeptSight:
+    """The sight that a learner keeps in a step, in its vision cache. parts: of its memory. A reference or a teacher with a tower
+    of its own keeps what that saw, which saves little: most look at a picture once."""
     compute, token = config.compute, shapes.seen.kept_token if shapes.seen else 0
-    divided = compute.learners > 1 and (compute.weights == "sharded" or compute.sequence_parallel > 1)
-    if not token or weights.vision or divided or not work.patches:
+    towers = (not weights.vision) + sum(part.name in ("reference", "teacher") for part in parts)
+    if not token or not towers or compute.sequence_parallel > 1 or not work.patches:
         return NOTHING
     prompts = sum(n for n, _ in work.sampled) or work.prompts
-    whole = config.policy.bytes_per_weight * token * round(prompts * work.patches * shapes.vectors)
+    whole = towers * config.policy.bytes_per_weight * token * round(prompts * work.patches * shapes.vectors)
     kept = min(whole, config.train.vision_cache_mb << 20)
     sampled = bool(work.sampled) and compute.sampler == "local" and not compute.staleness
-    return KeptSight(bytes=kept, share=kept / whole, sampled=sampled)
+    return KeptSight(bytes=kept, share=0.0 if weights.vision else kept / whole, sampled=sampled)

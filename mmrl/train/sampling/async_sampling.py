@@ -80,9 +80,10 @@ class AsyncSampler:
                 self._refresh()
                 self._submit_ahead(prompts, at)
         counts = {f"async/{part}": seconds for part, seconds in found.seconds.items()}
-        counts |= staleness_metrics(found.rollouts, at.step, self.staleness)
+        sampled = [rollout for rollout in found.rollouts if not rollout.is_demonstration]  # gold completions are of no weights
+        counts |= staleness_metrics(sampled, at.step, self.staleness)
         if self.interrupt:
-            counts |= interruption_metrics(found.rollouts)
+            counts |= interruption_metrics(sampled)
         return replace(found, counts=found.counts | counts, seconds=clock.seconds)
 
     def _undisturbed(self, at: StepIndex) -> int:

@@ -24,5 +24,5 @@ def refuse_interventions(rollouts: Sequence[Rollout], number: int, kind: str) ->
     if taken:
         raise UserError(
             f'stages.{number}: kind = "{kind}" learns from what the policy did, and in {taken} of {len(rollouts)} episodes '
-            'another took over: use kind = "off-policy" or "recap", or let nobody take over'
+            'another took over: use kind = "off-policy", "recap" or "hg-dagger", or let nobody take over'
         )

@@ -15,7 +15,7 @@ from mmrl.api.sampling import COLDEST, HOTTEST, MOST_TOKENS, Continued, Group, S
 from mmrl.api.seeds import derive
 from mmrl.api.types import Prompt, Rollout
 from mmrl.compute import ranks
-from mmrl.config.sections import OffPolicyStage, PluginStage, PreferenceStage, RecapStage, RlStage
+from mmrl.config.sections import HgDaggerStage, OffPolicyStage, PluginStage, PreferenceStage, RecapStage, RlStage
 from mmrl.data.prompts import gold_completion
 from mmrl.judge import build_cases
 from mmrl.rollout.collector import Collector
@@ -44,7 +44,7 @@ class Sampler:
     def __init__(
         self,
         run: StageContext,
-        stage: RlStage | PluginStage | PreferenceStage | OffPolicyStage | RecapStage,
+        stage: RlStage | PluginStage | PreferenceStage | OffPolicyStage | RecapStage | HgDaggerStage,
         source: PromptSource,
         rules: Sequence[SamplingRule],
         states: bool = False,

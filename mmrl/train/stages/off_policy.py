@@ -27,6 +27,7 @@ from mmrl.train.sampling.rules import plugin_rules
 from mmrl.train.sampling.sampler import Sampler
 from mmrl.train.sampling.verified import Verified
 from mmrl.train.stages.base import Steps
+from mmrl.train.update.crossq import CrossQ
 from mmrl.train.update.gripper import WithGripper
 from mmrl.train.update.improving import Improving
 from mmrl.train.update.iql import Iql
@@ -39,7 +40,7 @@ from mmrl.train.update.td3 import Td3
 if TYPE_CHECKING:
     from mmrl.train.context import StageContext
 
-WAYS: Mapping[str, type[Rlpd | Td3 | Iql]] = {"": Rlpd, "td3": Td3, "iql": Iql}
+WAYS: Mapping[str, type[Rlpd | Td3 | Iql]] = {"": Rlpd, "td3": Td3, "iql": Iql, "crossq": CrossQ}
 """`OffPolicyStage.way` -> the learner of a policy that acts by what the memory keeps."""
 MEMORY = "memory.safetensors"
 """The memory's file in a checkpoint."""

@@ -4,8 +4,10 @@ them."""
 from __future__ import annotations
 
 import copy
+import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
@@ -17,6 +19,7 @@ from mmrl.api.seeds import derive
 from mmrl.api.transfer import download, upload_one
 from mmrl.config.sections import OffPolicyStage
 from mmrl.policies.action_values import ActionValues
+from mmrl.policies.batch_renorm import BatchRenorm
 from mmrl.policies.return_bins import Bins, distributional_loss
 from mmrl.policies.shard_files import Under
 from mmrl.train.update.optimizer import Optimizer
@@ -42,9 +45,12 @@ class Critics:
         """Of the novelty that was paid so far."""
         self._visited: tuple[Replay, int, torch.Tensor] | None = None
         """While the policy explores: a memory, how many transitions it had got, and its states, on the device."""
-        self.target = copy.deepcopy(self.critic).requires_grad_(False)
-        self.modules: dict[str, nn.Module] = {"critic": self.critic, "target": self.target}
+        self.modules: dict[str, nn.Module] = {"critic": self.critic}
         """What is saved beside the policy."""
+        self.target = self.critic
+        """Those that follow the critics; CrossQ has none, and asks the critics themselves."""
+        if not stage.crossq:
+            self.target = self.modules["target"] = copy.deepcopy(self.critic).requires_grad_(False)
         self.others = stage.model_copy(update={"ema_decay": 0.0, "parts": []})
         """The stage of those whose mean weights nobody asks for, and whose weights are no part of the policy."""
         self.of_critics = self.others.model_copy(update={"learning_rate": stage.critic_learning_rate or stage.learning_rate})
@@ -60,11 +66,20 @@ class Critics:
             self.optimizers["values"] = Optimizer(list(self.values.named_parameters()), self.of_critics)
 
     def _new_critic(self, seed: int) -> ActionValues:
-        stage = self.stage
+        stage, how = self.stage, self.stage.crossq
+        renorm = functools.partial(BatchRenorm, momentum=how.momentum, warmup=how.warmup_updates) if how else None
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            new = ActionValues(self.features, self.dims, critics=stage.critics, hidden=stage.hidden, bins=self.bins)
-        return new.to(self.device)
+            new = ActionValues(
+                self.features,
+                self.dims,
+                critics=stage.critics,
+                hidden=stage.hidden,
+                bins=self.bins,
+                dropout=stage.dropout,
+                renorm=renorm,
+            )
+        return new.to(self.device).eval()
 
     def _new_values(self, seed: int) -> ActionValues:
         with torch.random.fork_rng(devices=[]):
@@ -89,7 +104,7 @@ class Critics:
         raise NotImplementedError
 
     def contrasted(self, drawn: Drawn, q_En: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-        """Cal-QL's penalty."""
+        """Cal-QL's penalty, or CQL's."""
         raise NotImplementedError
 
     # -- an update --------------------------------------------------------------------------------------------------------
@@ -108,11 +123,26 @@ class Critics:
                 self.novelty.add(far_n.cpu())
                 drawn = replace(drawn, rewards_n=far_n / self.novelty.std)
                 novelty = {"off_policy/novelty": far_n.mean()}
-            errors_n, figures = self._update_critic(drawn, generator, step)
+            with self.dropping(self.calls, number):
+                errors_n, figures = self._update_critic(drawn, generator, step)
             figures |= novelty
             online.reprioritise(drawn.places_n, errors_n)
         self.calls += 1
         return drawn, generator, figures
+
+    @contextmanager
+    def dropping(self, *seed: int | str) -> Iterator[None]:
+        """Within it the critics, and their targets, drop numbers, which are a function of the seed."""
+        if not self.stage.dropout:
+            yield
+            return
+        with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
+            torch.manual_seed(derive(self.seed, "dropout", *seed))
+            self.critic.train(), self.target.train()
+            try:
+                yield
+            finally:
+                self.critic.eval(), self.target.eval()
 
     def offline_share(self, online: Replay, offline: Replay | None) -> float:
         """The share of a batch that is offline: all of it as long as nothing was played."""
@@ -132,25 +162,38 @@ class Critics:
 
     def pessimistic(self, features_nF: torch.Tensor, actions_nA: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         """[n]: the lowest value of a subset of the target critics, drawn anew."""
+        return self.lowest(self.target(features_nF, actions_nA), generator)
+
+    def lowest(self, q_En: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        """[n]: the lowest Q of a subset of the critics, drawn anew."""
         subset = torch.randperm(self.stage.critics, generator=generator)[: self.stage.subset]
-        return off_policy.lowest(self.target(features_nF, actions_nA), upload_one(subset, self.device))
+        return off_policy.lowest(q_En, upload_one(subset, self.device))
 
     def mean_value(self, features_nF: torch.Tensor, actions_nA: torch.Tensor) -> torch.Tensor:
         """The mean over critics [n], as REDQ, RLPD and ResFiT have it, with a gradient by the actions alone."""
         return frozen(self.critic, features_nF, actions_nA).mean(0)
+
+    def floor(self, drawn: Drawn) -> torch.Tensor | None:
+        """[n]: the returns below which Cal-QL's penalty pushes no Q; None of CQL's."""
+        return drawn.paid_n if self.stage.conservative_calibrated else None
 
     def anywhere(self, drawn: Drawn, generator: torch.Generator) -> torch.Tensor:
         """[n, M, A]: actions in the whole of [-1, 1], for the penalty."""
         shape = (len(drawn.rewards_n), self.stage.conservative_samples, self.dims)
         return upload_one(torch.rand(shape, generator=generator) * 2 - 1, self.device)
 
+    def compared(self, drawn: Drawn, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+        """(what the critics give for the transitions' actions, see `ActionValues.outputs`; their targets [n], without a
+        gradient)."""
+        with torch.no_grad():
+            following_n = self.following(drawn, generator)
+            targets_n = off_policy.td_targets(drawn.rewards_n, drawn.discounts_n, following_n)
+        return self.critic.outputs(drawn.seen_nF, drawn.actions_nA[:, : self.dims]), targets_n
+
     def _update_critic(self, drawn: Drawn, generator: torch.Generator, step: int) -> tuple[torch.Tensor, Figures]:
         """(errors [n], metrics)."""
         stage = self.stage
-        with torch.no_grad():
-            following = self.following(drawn, generator)
-            targets = off_policy.td_targets(drawn.rewards_n, drawn.discounts_n, following)
-        outputs = self.critic.outputs(drawn.seen_nF, drawn.actions_nA[:, : self.dims])
+        outputs, targets = self.compared(drawn, generator)
         if self.bins:
             q_En = self.bins.mean(outputs)
             per = distributional_loss(outputs.flatten(0, 1), targets.repeat(stage.critics), self.bins)
@@ -165,7 +208,8 @@ class Critics:
             loss = loss + stage.conservative * penalty
         figures["grad_norm/critic"] = self.stepped("critic", loss, step)["grad_norm"]
         figures |= self.learn_beside(drawn, generator, step)
-        off_policy.follow(list(self.target.parameters()), list(self.critic.parameters()), stage.target_rate)
+        if self.target is not self.critic:
+            off_policy.follow(list(self.target.parameters()), list(self.critic.parameters()), stage.target_rate)
         return (q_En.detach() - targets).abs().mean(0), figures
 
     def value_of(self, features_nF: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""All episodes that a policy learns from, with the value of each of its calls: what was seen, what was done, and how it ended."""
+"""The episodes that a policy learns from: what was seen, what was done and by whom, and how it ended."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ class Lived:
     """Camera -> uint8 [T, H, W, 3]: the images before each call."""
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
     """`features` [T, F]; `steps` int64 [T], the actions of each call that were carried out; `actions` [L, A], in [-1, 1];
-    `corrected` bool [T], actions of an expert; and, if the simulator has one, its `state` [T, S]."""
+    `others` bool [L], which of them an expert or a person carried out, and `corrected` bool [T], the calls that have such an
+    action; and, if the simulator has one, its `state` [T, S]."""
 
     instructions: tuple[str, ...] = ()
     """Without a condition, one for each call, if they differ."""
@@ -55,6 +56,18 @@ class Lived:
         at, end = first + torch.arange(ahead), int(self.tensors["steps"][:until].sum())
         return actions[at.clamp_max(end - 1)], at < end
 
+    def by_others(self, ahead: int) -> list[int]:
+        """The calls all actions of whose `chunk` an expert or a person carried out, in order."""
+        ends = [0, *self.tensors["steps"].cumsum(0).tolist()]
+        own = [0, *(~self.tensors["others"]).cumsum(0).tolist()]  # the policy's actions up to each place
+        found, until = list[int](), ends[-1]
+        for call in reversed(range(len(self))):
+            if call + 1 < len(self) and self.told(call) != self.told(call + 1):
+                until = ends[call + 1]
+            if own[ends[call]] == own[min(ends[call] + ahead, until)]:
+                found.append(call)
+        return found[::-1]
+
 
 def lived(
     track: TrajectoryData, features: torch.Tensor, *, task: str, longest: int, success: bool, expert: bool = False
@@ -62,13 +75,14 @@ def lived(
     """What is remembered of a played episode, whose instruction has no condition. features: [T + 1, F]. expert: an expert did all
     of it."""
     assert track.actions_TKA is not None
-    count, done_TK = len(track.valid_TK), track.valid_TK.cpu()
-    corrected = torch.zeros(count, dtype=torch.bool) if track.corrected_T is None else track.corrected_T.cpu().clone()
+    done_TK = track.valid_TK.cpu()
+    others_TK = torch.full_like(done_TK, expert) if track.corrected_TK is None or expert else track.corrected_TK.cpu()
     tensors = {
         "features": features[:-1].cpu(),
         "steps": done_TK.sum(1),
         "actions": track.actions_TKA.cpu()[done_TK].clamp(-1, 1),
-        "corrected": corrected | expert,
+        "others": others_TK[done_TK],
+        "corrected": others_TK.any(1),
     }
     if track.state is not None:
         tensors["state"] = track.state[:-1].cpu().clone()

@@ -91,7 +91,7 @@ class Improving(Critics):
         q_EnM = torch.cat([q_EnM[..., :many], *best, q_En[..., None]], -1)
         number = torch.arange(q_EnM.shape[-1], device=self.device)
         calibrated = (number >= many) & (number < 3 * many)
-        return off_policy.conservative_loss(q_EnM, torch.zeros_like(q_EnM[0]), q_En, drawn.paid_n, calibrated)
+        return off_policy.conservative_loss(q_EnM, torch.zeros_like(q_EnM[0]), q_En, self.floor(drawn), calibrated)
 
     def imitated(self, online: Replay, offline: Replay | None, number: int) -> tuple[Drawn, torch.Tensor, dict[str, float]]:
         """(transitions, the actions [n, A] to imitate where they begin, metrics) of one update of the policy. number: of the

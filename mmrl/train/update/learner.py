@@ -28,7 +28,7 @@ from mmrl.policies.reference import Reference
 from mmrl.policies.shard import distribute_like
 from mmrl.policies.shard_files import Under
 from mmrl.train.update.demonstrations import Demonstrations, imitate
-from mmrl.train.update.loss_weights import check_loss_output, mean_weight, off_policy_weights, weight_figures
+from mmrl.train.update.loss_weights import check_loss_output, compared_with, mean_weight, off_policy_weights, weight_figures
 from mmrl.train.update.measured import Measured
 from mmrl.train.update.optimizer import Optimizer
 from mmrl.train.update.packer import Dealt
@@ -74,8 +74,6 @@ class Learner:
             else "check policy.dtype, policy.attn_implementation and the model family"
         )
         self.rl = stage if isinstance(stage, RlStage) else None
-        self.forgets_sampler = bool(self.rl and self.rl.noisy and self.rl.noisy.ratio == "clean")
-        """Whether tokens that were sampled from another prompt count as if sampled from the one that is trained on."""
         self.over_vocabulary = isinstance(stage, DistillStage) and stage.divergence in ("reverse", "forward")
         self.what = f"algorithm {algorithm.id!r}: its loss" if algorithm else "the likelihood"
         likely = isinstance(stage, SftStage) and stage.token_weights == "probability"
@@ -83,7 +81,7 @@ class Learner:
         self.loss: LossFunction = algorithm.loss if algorithm else imitating
         self.routing = Routing(policy, getattr(stage, "experts", None), compiled=self.train.compile)
         self.penalties = Penalties(self.routing, self.rl, reference if self.rl and self.rl.kl_coef else None, temperature)
-        self.measured = Measured(self.routing, temperature, algorithm.loss_needs if algorithm else ())
+        self.measured = Measured(self.routing, temperature, algorithm.loss_needs if algorithm else (), self.rl)
         self.chooses = False  # whether the loss tells which tokens it chose
         self.mean_weight = 1.0  # of the step's tokens, for the sampler
         self.normalise: Normalise = algorithm.normalise if algorithm else "token"
@@ -236,13 +234,10 @@ class Learner:
         out = self.routing.outputs(micro, self.temperature, **options)
         if len(old) == i:
             old.append(out.logprobs_L.detach())
-        sampled_L = ~micro.sampler_logprobs_L.isnan()
-        own_L = sampled_L & ~micro.off_policy_L
-        elsewhere_L = micro.off_policy_L & sampled_L & (not self.forgets_sampler)
-        to_sampler_L = elsewhere_L | own_L if stage and stage.ratio_to == "sampler" else elsewhere_L
+        own_L = ~micro.sampler_logprobs_L.isnan() & ~micro.off_policy_L
         inputs = LossInputs(
             logprobs_L=out.logprobs_L,
-            old_logprobs_L=micro.sampler_logprobs_L.where(to_sampler_L, old[i]),
+            old_logprobs_L=compared_with(stage, micro, old[i]),
             advantages_L=micro.advantages_L,
             rollout_L=micro.rollout_L,
             lengths_N=batch.lengths_N,

@@ -12,7 +12,7 @@ from mmrl.algorithms.loss import LossInputs, rollout_sums
 from mmrl.api.errors import PluginError
 from mmrl.compute.ranks import all_reduce_sum
 from mmrl.config.sections import RlStage
-from mmrl.policies.batches import Batch
+from mmrl.policies.batches import ActionMicroBatch, Batch, MicroBatch
 
 
 def check_loss_output(
@@ -37,6 +37,18 @@ def check_loss_output(
     if logprobs_L.requires_grad and not loss_L.requires_grad:
         raise PluginError(f"{what} has no gradient: compute loss_L from inputs.logprobs_L, without detach() or integers")
     return loss_L, clipped_L.detach().float(), {"chosen_share": chosen[0].detach().float().sum()} if chosen else {}
+
+
+def compared_with(stage: RlStage | None, micro: MicroBatch | ActionMicroBatch, old_L: torch.Tensor) -> torch.Tensor:
+    """float32 [L]: the log-probabilities that the loss's ratio divides by. These are those before the update, `old_L`; those of
+    the sampler for tokens that were sampled from another prompt than is trained on, unless `noisy.ratio` is "clean", and with
+    `ratio_to = "sampler"` for all that were sampled."""
+    sampled_L = ~micro.sampler_logprobs_L.isnan()
+    forgets = bool(stage and stage.noisy and stage.noisy.ratio == "clean")
+    to_sampler_L = micro.off_policy_L & sampled_L & (not forgets)
+    if stage and stage.ratio_to == "sampler":
+        to_sampler_L = to_sampler_L | (sampled_L & ~micro.off_policy_L)
+    return micro.sampler_logprobs_L.where(to_sampler_L, old_L)
 
 
 def off_policy_weights(

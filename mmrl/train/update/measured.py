@@ -8,7 +8,9 @@ import torch
 
 from mmrl.api.errors import PluginError
 from mmrl.compute.ranks import all_reduce_sum
+from mmrl.config.sections import RlStage
 from mmrl.policies.batches import Batch
+from mmrl.train.update.loss_weights import compared_with
 from mmrl.train.update.routing import Routing
 
 
@@ -26,10 +28,10 @@ def passes_of(needs: Sequence[str], epochs: int, minibatches: int) -> float:
 class Measured:
     """Measures what a loss needs. Falsy if it needs nothing."""
 
-    def __init__(self, routing: Routing, temperature: float, needs: Sequence[str]) -> None:
+    def __init__(self, routing: Routing, temperature: float, needs: Sequence[str], stage: RlStage | None = None) -> None:
         """routing: its policy is measured with the experts of the update. needs: names of `MEASURED`, in the order of the loss's
-        parameters."""
-        self.routing, self.temperature, self.needs = routing, temperature, needs
+        parameters. stage: see `compared_with`."""
+        self.routing, self.temperature, self.needs, self.stage = routing, temperature, needs, stage
 
     def __bool__(self) -> bool:
         return bool(self.needs)
@@ -85,7 +87,8 @@ class Measured:
         table_NT4 = torch.zeros((*shape, 4), device=self.routing.policy.device)
         for micro, now_L, old_L in zip(batch.micro, now, old or now, strict=True):
             there_L = torch.ones_like(now_L)
-            table_NT4[micro.rollout_L, micro.place_L] = torch.stack([now_L, old_L, micro.advantages_L, there_L], 1)
+            columns = [now_L, compared_with(self.stage, micro, old_L), micro.advantages_L, there_L]
+            table_NT4[micro.rollout_L, micro.place_L] = torch.stack(columns, 1)
         table_NT4 = all_reduce_sum(table_NT4)  # 0 where another rank has the rollout
         there_NT = table_NT4[..., 3] > 0
         found["batch_M3"] = table_NT4[there_NT][:, :3]

@@ -47,7 +47,8 @@ class Rlpd(Critics):
         """`updates` steps of the critics, and one of the policy and its temperature on the last batch. step: index in the stage,
         for the learning rate. Returns metrics."""
         drawn, generator, figures = self.learn_values(online, offline, step)
-        return read(figures | self._update_actor(drawn, generator, step))
+        with self.dropping("policy", self.calls):
+            return read(figures | self._update_actor(drawn, generator, step))
 
     def sampled(self, features_nF: torch.Tensor, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
         """(what the policy draws [n, A], log-densities [n])."""
@@ -63,8 +64,11 @@ class Rlpd(Critics):
 
     def following(self, drawn: Drawn, generator: torch.Generator) -> torch.Tensor:
         chosen, logprobs = self.sampled(drawn.after_nF, generator)
-        found = self.pessimistic(drawn.after_nF, self.done(drawn, chosen), generator)
-        return found - self.log_temperature.exp() * logprobs if self.stage.backup_entropy else found
+        return self.soft(self.pessimistic(drawn.after_nF, self.done(drawn, chosen), generator), logprobs)
+
+    def soft(self, q_n: torch.Tensor, logprobs_n: torch.Tensor) -> torch.Tensor:
+        """[n]: Qs of what the policy draws, with the worth of its entropy if the stage adds it."""
+        return q_n - self.log_temperature.exp().detach() * logprobs_n if self.stage.backup_entropy else q_n
 
     def contrasted(self, drawn: Drawn, q_En: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         many = self.stage.conservative_samples
@@ -75,7 +79,7 @@ class Rlpd(Critics):
         candidates = torch.cat([self.anywhere(drawn, generator), here, there], 1)
         logprobs = torch.cat([even_density(drawn, many, self.dims), at_here, at_there], 1)
         calibrated = torch.arange(3 * many, device=self.device) >= many
-        return off_policy.conservative_loss(self.critic(drawn.seen_nF, candidates), logprobs, q_En, drawn.paid_n, calibrated)
+        return off_policy.conservative_loss(self.critic(drawn.seen_nF, candidates), logprobs, q_En, self.floor(drawn), calibrated)
 
     def _update_actor(self, drawn: Drawn, generator: torch.Generator, step: int) -> Figures:
         chosen, logprobs_n = self.sampled(drawn.seen_nF, generator)

@@ -57,6 +57,14 @@ SHOWN = {
         ("recap/calls", "remembered"),
         ("time/step", "s/step"),
     ),
+    "hg-dagger": (
+        ("reward/mean", "reward"),
+        ("episode/success", "success"),
+        ("episode/intervened_share", "corrected"),
+        ("loss", "loss"),
+        ("hg_dagger/calls", "imitated"),
+        ("time/step", "s/step"),
+    ),
     "distill": (
         ("loss", "loss"),
         ("length/mean", "length"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from mmrl import Case, NoGold, Prompt, Task, UserError
 from mmrl.api.errors import display_path, is_finite, shorten
@@ -47,6 +47,8 @@ class TableTask(Task):
     """Folder of relative paths of media; by default the table's own."""
     format_prompt: str | None = None
     """EasyR1's `data.format_prompt`: the path of a Jinja template with `content`, for prompts that are a text."""
+    needs_prompt: ClassVar[bool] = True
+    """Whether a table must have a form's column of prompts."""
 
     def __post_init__(self) -> None:
         check_choice("form", self.form, ("auto", *FORMS))
@@ -107,9 +109,12 @@ class TableTask(Task):
         try:
             return detect_form(tuple(renamed(dict.fromkeys(columns), self.columns)))
         except UserError as error:
+            if not self.needs_prompt:
+                return "trl"
             raise UserError(f"{display_path(table.name)}: {error}") from None
 
     def _prompt(self, form: str, row: Mapping[str, Any], id: str) -> Prompt:
+        row = row if self.needs_prompt else {"prompt": [{"role": "user", "content": ""}], **row}
         example = read_form(form, row, self._template)
         messages = [{**message, "content": self._resolved(message["content"])} for message in example.messages]
         meta = example.meta if example.target is None else example.meta | {"target": example.target}
@@ -123,7 +128,7 @@ class TableTask(Task):
         for part in content:
             if part["type"] == "image":
                 image = resolve_image(self.path, part["image"], self.folder)
-                load_image(image, name=display_path(image) if isinstance(image, str) else "an image")
+                load_image(image, name=display_path(image) if isinstance(image, str) else "of the row")
                 part = {"type": "image", "image": image}
             elif part["type"] == "video":
                 clip: Clip = part["video"]

@@ -30,6 +30,12 @@ BEGINNING = "_begun"
 """Key of `Prompt.meta` with what the prompt was before `reset`; rewards don't get what begins with an underscore."""
 
 
+class Rows(TableTask):
+    """The rows of environments, which may say themselves what is to be done: as in TRL they need no prompt."""
+
+    needs_prompt = False
+
+
 class ToolsTask(Task):
     """The rows of a table, which `interop/table` reads too, or episodes that the environment begins itself. A turn without a call
     ends the episode. Rewards are those of `get_reward` and of `reward_funcs`, which see the environment and the whole
@@ -77,7 +83,8 @@ class ToolsTask(Task):
         check_worlds(timeout_s, train=train, test=test)
         self.sizes = {"train": train, "test": test}
         check_type("table", table or {}, Mapping, '{form = "verl"}')
-        self.table = TableTask(path=path, **(table or {})) if path is not None else None
+        rows = Rows if self.factories else TableTask
+        self.table = rows(path=path, **(table or {})) if path is not None else None
         if self.table:
             self.splits = self.table.splits  # type: ignore[misc]
         self.worlds = WorldProcesses(
@@ -127,7 +134,7 @@ class ToolsTask(Task):
         columns = {name: value for name, value in prompt.meta.items() if name != BEGINNING}
         name = str(columns.pop("environment", "")) if self._several else ""
         begun = prompt.meta[BEGINNING]
-        columns |= {"prompt": begun["prompt"]} if begun["prompt"] else {}
+        columns |= {"prompt": begun["prompt"]} if any(message["content"] for message in begun["prompt"]) else {}
         for column, value in columns.items():
             try:
                 json.dumps(value)
@@ -147,7 +154,7 @@ class ToolsTask(Task):
         messages = [{**m, "content": _parts(m["content"])} for m in row.messages] or [{"role": "user", "content": []}]
         messages[-1]["content"] += parts
         if not messages[-1]["content"]:
-            raise UserError(f"{row.id}: reset shows nothing, and there is no row: return what is to be done")
+            raise UserError(f"{row.id}: reset shows nothing, and there is no prompt: return what is to be done")
         schemas = self._schemas(str(row.meta.get("environment", "")) if self._several else "")
         if self.schemas == "template":
             return replace(prompt, messages=messages, tools=tuple(schemas))
@@ -203,6 +210,7 @@ class ToolEpisode(World):
         if not calls:
             return self._ended(message, terminated=True)
         results = self._started().call("use", message=message, calls=[call._asdict() for call in calls])
+        results = [self._checked(number - len(results), result) for number, result in enumerate(results)]
         self.used += len(results)
         self.failed += sum(result["failed"] for result in results)
         self.tool_reward += sum(result["reward"] for result in results)
@@ -218,12 +226,20 @@ class ToolEpisode(World):
         reward = float(found["reward"])
         return Reply(terminated=terminated, reward=reward, outcome={**self._outcome(), **found["outcome"], "return": reward})
 
+    def _checked(self, number: int, result: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What a call gave; where that can't be shown, such as a picture without pixels, why. number: of its message, from the
+        end."""
+        try:
+            _read(result)
+        except (ValueError, UserError) as error:
+            why = str({"error": str(error)})
+            self._started().call("correct", number=number, content=why)
+            return {**result, "parts": [{"type": "text", "text": why}], "failed": True}
+        return result
+
     def _told(self, results: Sequence[Mapping[str, Any]]) -> Reply:
         """What calls gave, as messages of the role `tool`, or within the form's tags in one of the user."""
-        try:
-            given = [messages_of({"messages": [{"role": "tool", "content": result["parts"]}]})[0] for result in results]
-        except (ValueError, UserError) as error:
-            raise EnvironmentFailed(f"a tool's result: {error}") from error
+        given = [_read(result) for result in results]
         if self.task.schemas == "template":
             messages = [{**m, "name": r["name"], "content": _quoted(m["content"])} for m, r in zip(given, results, strict=True)]
         else:
@@ -246,6 +262,11 @@ def shown_by(session: Session, start: Mapping[str, Any]) -> list[dict[str, Any]]
     return [dict(part) for part in messages_of({"messages": [{"role": "user", "content": parts}]})[0]["content"]]
 
 
+def _read(result: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a call gave, as a message. Raises ValueError and UserError, as `messages_of` does."""
+    return messages_of({"messages": [{"role": "tool", "content": result["parts"]}]})[0]
+
+
 def _assistant(thinking: str, said: str, calls: Sequence[tool_calls.Call]) -> dict[str, Any]:
     """A turn as TRL's rewards get it: its thinking and its calls stand apart."""
     message: dict[str, Any] = {"role": "assistant", "content": said.partition(tool_calls.OPEN)[0].strip() if calls else said}
@@ -262,7 +283,7 @@ def _parts(content: Any) -> list[dict[str, Any]]:
 
 def _without_media(content: Any) -> Any:
     """Content with places in the stead of media: those are passed as columns."""
-    return content if isinstance(content, str) else [p if p["type"] == "text" else {"type": p["type"]} for p in content]
+    return content if isinstance(content, str) else [p if p["type"] == "text" else {"type": p["type"]} for p in content] or ""
 
 
 def _quoted(parts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

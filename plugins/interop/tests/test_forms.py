@@ -128,7 +128,7 @@ def test_a_place_in_what_the_assistant_said_is_text(before):
 @pytest.mark.parametrize("history", ["ab", ["ab"], [["a"]], [["a", "b", "c"]], {"a": 1}, 5])
 def test_a_history_is_pairs_of_texts(history):
     """Of two letters each was a turn."""
-    with pytest.raises(ValueError, match="history is .*, not a list of pairs of texts"):
+    with pytest.raises(ValueError, match=r"history is .*, not a list of pairs of texts"):
         read_form("alpaca", {"instruction": "do", "output": "done", "history": history})
 
 

@@ -277,7 +277,7 @@ def spared(row):
 SPOILT = [
     ({**VERL, "images": VERL["images"][:1]}, "its text has 2 times <image>, and the row 1 under images"),
     ({**VERL, "images": None}, "its text has 2 times <image>, and the row 0 under images"),
-    ({**VERL, "images": [{"bytes": RED}, {"bytes": b"no picture"}]}, "an image"),
+    ({**VERL, "images": [{"bytes": RED}, {"bytes": b"no picture"}]}, "image of the row is broken"),
     ({**VERL, "reward_model": {"style": "rule"}}, "has no ground_truth"),
     ({**VERL, "prompt": "What?"}, "prompt is 'What?', not a list of turns"),
     ({**VERL, "prompt": []}, "not a list of turns"),

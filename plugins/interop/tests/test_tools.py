@@ -63,6 +63,13 @@ def misbehave(how: str):
     if how == "exit": raise SystemExit(3)
     if how == "part": return [{"type": "video", "video": "a.mp4"}]
     if how == "array": return [{"type": "image", "image": "a.png"}]
+    if how == "empty": return [{"type": "image", "image": Image.new("RGB", (0, 9))}]
+    if how == "narrow": return [{"type": "image", "image": Image.new("RGB", (1, 900))}]
+    if how == "digits": return 10 ** 5000
+    if how == "long": return "a" * 1_000_001
+    if how == "large": return [{"type": "image_url", "image_url": {"url": "data:" + "a" * 2**26}}]
+    if how == "modes": return [{"type": "image", "image": Image.new(mode, (28, 28))} for mode in ("CMYK", "F", "I", "PA")]
+    if how == "half": return "a\\ud83d<|im_end|>"
 
 def bare(a):
     return a
@@ -314,16 +321,7 @@ def test_several_environments_by_a_column(task, folder):
     made.check_verifiers(["interop/return", "interop/answer"])
 
 
-@pytest.mark.parametrize(
-    ("how", "message"),
-    [
-        ("hang", ""),
-        ("die", "its process exited with code 7"),
-        ("exit", "SystemExit: 3"),
-        ("part", "a part of a message is {'type': 'video'"),
-        ("array", "an image must be a PIL image or an array uint8"),
-    ],
-)
+@pytest.mark.parametrize(("how", "message"), [("hang", ""), ("die", "its process exited with code 7"), ("exit", "SystemExit: 3")])
 def test_a_tool_that_misbehaves(task, how, message):
     made = task(":wait", ":seen", ":echo", ":misbehave", timeout_s=2.0)
     (told,) = played(made, call("misbehave", how="raise"))
@@ -335,6 +333,77 @@ def test_a_tool_that_misbehaves(task, how, message):
         with pytest.raises(EnvironmentFailed, match=message):
             played(made, call("misbehave", how=how))
     assert "again" in texts(played(made, call("echo", text="again"))[0])[0], "the next episode goes on"
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("part", "a part of a message is {'type': 'video'"),
+        ("array", "an image must be a PIL image or an array uint8"),
+        ("empty", "empty image"),
+        ("narrow", "too narrow, 1 x 900"),
+        ("digits", "Exceeds the limit"),
+        ("long", "the result has 1,000,001 characters, more than 1,000,000"),
+    ],
+)
+def test_a_result_that_cannot_be_shown_is_told_as_an_error(task, folder, how, message):
+    made = task(":misbehave", ":echo", reward_funcs=[":told"])
+    (folder / "told.jsonl").unlink(missing_ok=True)
+    told, end = played(made, call("misbehave", how=how) + call("echo", text="b"), "42")
+    assert "{'error': " in texts(told)[0] and message in texts(told)[0] and texts(told)[0].endswith("\nb\n</tool_response>")
+    assert end.outcome["calls"] == 2.0 and end.outcome["failed"] == 1.0
+    (seen,) = [json.loads(line) for line in (folder / "told.jsonl").read_text().splitlines()]
+    contents = [message["content"] for message in seen["completions"][0] if message["role"] == "tool"]
+    assert message in contents[0] and contents[1] == "b", "rewards read what the policy was told"
+
+
+def test_an_answer_that_is_too_large_loses_its_episode_alone(task):
+    made = task(":misbehave", ":echo", reward_funcs=[":told"])
+    other = made.environment(made.prompts("train", 0)[0])
+    other.step(call("echo", text="a"))
+    with pytest.raises(EnvironmentFailed, match="its answer has more than 64 MiB"):
+        played(made, call("misbehave", how="large"))
+    assert "b" in texts(other.step(call("echo", text="b")))[0]
+    other.close()
+
+
+def test_pictures_of_all_modes_and_half_a_character_are_shown(task):
+    made = task(":misbehave", ":echo", reward_funcs=[":told"])
+    shown, half = played(made, call("misbehave", how="modes"), call("misbehave", how="half"))
+    assert [p["image"].mode for p in shown.messages[0]["content"] if p["type"] == "image"] == ["RGB"] * 4
+    assert texts(half)[0] == "<tool_response>\na?< |im_end|>\n</tool_response>"
+
+
+def test_rows_of_environments_need_no_prompt(task, folder):
+    rows = [
+        {"environment": "game", "level": 3},
+        {"prompt": [{"role": "user", "content": "Look."}], "environment": "game", "level": 4},
+    ]
+    for name, lines in (("routes", rows[:1]), ("mixed", rows)):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lines))
+    options = {"rows": False, "table": {"test_share": 0}}
+    made = task(environment_factory={"game": ":Game"}, path=str(folder / "routes.jsonl"), **options)
+    prompt = made.prompts("train", 0)[0]
+    assert prompt.messages[0]["content"][-1]["text"].startswith(" The hint is ") and len(prompt.messages) == 1
+    assert made.start(prompt)["columns"] == {"level": 3}, "reset gets no prompt that the row doesn't have"
+    made = task(environment_factory={"game": ":Game"}, path=str(folder / "mixed.jsonl"), **options)
+    prompt = made.prompts("train", 0)[1]
+    assert made.start(prompt)["columns"] == {"level": 4, "prompt": [{"role": "user", "content": "Look."}]}
+    with pytest.raises(UserError, match="no form of .* has the columns environment, level"):
+        task(":echo", path=str(folder / "routes.jsonl"), **options)
+
+
+def test_rewards_get_what_reset_showed_behind_the_prompt(worlds):
+    said = [{"role": "system", "content": "S."}, {"role": "user", "content": "Q."}]
+    session = worlds(environments={"": ":Game"}, rewards=[":none"]).open()
+    shown = session.start({"prompt": said}, [], 0)["parts"][0]["text"]
+    assert session.prompt == [said[0], {"role": "user", "content": f"Q.{shown}"}] and said[1]["content"] == "Q."
+    session = worlds(environments={"": ":Plain"}).open()
+    session.start({}, [], 0)
+    assert [part["type"] for part in session.prompt[0]["content"]] == ["text", "image", "text"]
+    session = worlds(tools=[":echo"]).open()
+    session.start({"prompt": said}, [], 0)
+    assert session.prompt == said
 
 
 @pytest.fixture
@@ -435,7 +504,7 @@ def test_wrong_options_are_refused_before_anything_runs(task, options, message):
 def test_what_reset_does_not_take_or_show_is_said_of_its_row(task):
     with pytest.raises(UserError, match=r"train-0 can't be shown: tools: TypeError: .*reset.* unexpected keyword argument"):
         task(environment_factory=":Strict").prompts("train", 0)[0]
-    with pytest.raises(UserError, match="reset shows nothing, and there is no row"):
+    with pytest.raises(UserError, match="reset shows nothing, and there is no prompt"):
         task(rows=False, environment_factory=":Silent").prompts("train", 0)[0]
 
 

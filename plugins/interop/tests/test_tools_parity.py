@@ -193,6 +193,15 @@ class Crop(BaseTool):
         return ToolResponse(text=f"A part of {size}.", image=[Image.new("RGB", (size, size))]), 0.25, {}
     async def release(self, instance_id, **kwargs):
         del self.open[instance_id]
+
+class Crops(Crop):
+    """Keeps the number of its calls where verl's tools keep what belongs to the episode."""
+    async def execute(self, instance_id, parameters, agent_data, **kwargs):
+        own = agent_data.extra_fields
+        own["calls"] = own.get("calls", 0) + 1
+        roles = [message["role"] for message in agent_data.messages]
+        about = f"{own['calls']} {roles} {[i.size for i in agent_data.image_data or []]} {agent_data.user_turns}"
+        return ToolResponse(text=f"{about} {sorted(agent_data.tools_kwargs)}"), None, {}
 '''
 FUNCTION = '''
 from verl.tools.function_tool import function_tool
@@ -219,6 +228,9 @@ tools:
           type: object
           properties: {box: {type: string, description: Where.}}
           required: [box]
+  - class_name: crop_tool.Crops
+    config: {type: native}
+    tool_schema: {type: function, function: {name: crops, description: Count.}}
 """
 
 
@@ -247,7 +259,7 @@ def test_verl_s_tools_in_its_own_interpreter(tmp_path, python_of):
         assert '"name": "crop"' in prompts[0].text and '"name": "search"' in prompts[0].text
         for prompt, size in zip(prompts, (56, 28), strict=True):
             environment = task.environment(prompt)
-            cropped, others, end = (
+            cropped, others, counted, end = (
                 environment.step(tool_calls.write(tool_calls.Call("crop", {"box": "here"}), "hermes")),
                 environment.step(
                     "".join(
@@ -255,6 +267,7 @@ def test_verl_s_tools_in_its_own_interpreter(tmp_path, python_of):
                         for call in (("crop", {"box": "raise"}), ("search", {"query": "mice"}))
                     )
                 ),
+                environment.step(2 * tool_calls.write(tool_calls.Call("crops", {}), "hermes")),
                 environment.step("dark"),
             )
             environment.close()
@@ -263,10 +276,14 @@ def test_verl_s_tools_in_its_own_interpreter(tmp_path, python_of):
             assert parts[-1]["text"] == f"A part of {size}.\n</tool_response>"
             said = "".join(part["text"] for part in others.messages[0]["content"])
             assert "{'error': 'outside'}" in said and "Nothing on mice" in said
+            roles = ["user", "assistant", "tool", "assistant", "tool", "tool", "assistant"]
+            known = f"{roles} [({size}, {size})] 2 {['crop'] if size == 28 else []}"
+            said = "".join(part["text"] for part in counted.messages[0]["content"])
+            assert f"1 {known}" in said and f"2 {known}" in said, "what is kept is the episode's own"
             assert (
                 end.terminated
                 and end.reward == 0.0
-                and end.outcome == {"calls": 3.0, "failed": 1.0, "tool_reward": 0.25, "return": 0.0}
+                and end.outcome == {"calls": 5.0, "failed": 1.0, "tool_reward": 0.25, "return": 0.0}
             )
     finally:
         task.worlds.close()

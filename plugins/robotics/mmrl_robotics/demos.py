@@ -39,6 +39,7 @@ class Demos(Episodes):
         terminated: str = "",
         cache_mb: int = 1024,
         simulator: str = "",
+        simulator_options: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
         """folder: of the data set. cameras: name of a simulator's camera = key of the data set's, such as
@@ -47,8 +48,9 @@ class Demos(Episodes):
         for a policy with statistics. paid: for stages that learn values (`offline = "recorded"`): the key of what each action
         was paid, such as next.reward, or `success`: 1 for the last action of each episode, which then terminates. terminated: key
         of a bool whose value in an episode's last step says that nothing would have followed, such as next.done; empty: with
-        `success` nothing, else they were cut off. cache_mb: size of the cache. simulator: its id; empty for none. options: those
-        of robotics/episodes, and the simulator's own."""
+        `success` nothing, else they were cut off. cache_mb: size of the cache. simulator: its id; empty for none.
+        simulator_options: those that are called as one of this task is, such as its `cameras`. options: those of
+        robotics/episodes, and the simulator's other ones."""
         texts = {"folder": folder, "state": state, "action": action, "paid": paid, "terminated": terminated}
         for name, value in {**texts, "simulator": simulator}.items():
             check_type(name, value, str)
@@ -57,6 +59,11 @@ class Demos(Episodes):
         if cameras is not None:
             check_type("cameras", cameras, Mapping, '{ front = "observation.images.top" }')
         check_choice("units", units, ("simulator", "physical"))
+        own = simulator_options or {}
+        check_type("simulator_options", own, Mapping, '{ cameras = ["top"] }')
+        if twice := own.keys() & options.keys():
+            raise UserError(f"simulator_options: {min(twice)} is also given beside it: leave one out")
+        options = {**options, **own}
         check_integer("cache_mb", cache_mb, 0, 2**30)
         if options and not simulator:
             raise UserError(f"{next(iter(options))} needs a simulator: set the option simulator, or leave it out")

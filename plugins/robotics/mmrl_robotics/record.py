@@ -186,7 +186,7 @@ def physical(shown: Demonstration, action: ActionSpec | None) -> Demonstration:
 
     if action is None or not action.units:
         raise UserError("the simulator doesn't give its actions' units (ActionSpec.units): leave out --physical")
-    units = torch.tensor(action.units)
+    units, offsets = torch.tensor(action.units), torch.tensor(action.offsets or (0.0,) * action.dims)
     if action.gripper is not None:
-        units[action.gripper] = 1.0
-    return replace(shown, actions_MA=shown.actions_MA * units, physical_units=True)
+        units[action.gripper], offsets[action.gripper] = 1.0, 0.0
+    return replace(shown, actions_MA=shown.actions_MA * units + offsets, physical_units=True)

@@ -142,11 +142,16 @@ class Residual(ActingPolicy):
         actions = (base_n1A + self.scale * moved.clamp(-1, 1)).clamp(-1, 1)
         return actions, torch.cat([moved, base_n1A], -1), logprobs, states
 
+    def _asked(self, seen: Observation, draw: CallRandomness) -> torch.Tensor:
+        """[n, K, A]: the base's actions, for the simulator."""
+        with errors_of_base(self.where):
+            return self.base.simulated(self.base.choose(seen, draw, 0.0)[0], seen)
+
     def _planned(self, seen: Observation, draw: CallRandomness) -> torch.Tensor:
         """[n, 1, A]: the base's actions in these calls of these episodes; it is called once per chunk, and where the
         instruction changes, as if it played alone."""
         if self.base.chunk == 1:
-            return self.base.simulated(self.base.choose(seen, draw, 0.0)[0], seen)
+            return self._asked(seen, draw)
         seeds, calls = draw.seeds_n.tolist(), draw.calls_n.tolist()
         plans = [self._plan_for(*one) for one in zip(seeds, calls, seen.instructions, strict=True)]
         if asked := [i for i, plan in enumerate(plans) if plan is None]:
@@ -154,7 +159,7 @@ class Residual(ActingPolicy):
             of = rows.to(draw.seeds_n.device)
             own = CallRandomness(seeds_n=draw.seeds_n[of], calls_n=draw.calls_n[of])
             shown = seen.rows(rows)
-            planned_nKA = self.base.simulated(self.base.choose(shown, own, 0.0)[0], shown)
+            planned_nKA = self._asked(shown, own)
             for i, plan_KA in zip(asked, planned_nKA, strict=True):
                 self._plans[seeds[i]] = plans[i] = Plan(seen.instructions[i], calls[i], plan_KA)
                 self._plans.move_to_end(seeds[i])

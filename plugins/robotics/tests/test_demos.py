@@ -222,6 +222,17 @@ def test_physical_actions_are_in_the_simulators_units(made, played):
         assert step.actions_MA[0, 3] == wanted[3]
     with pytest.raises(UserError, match=r"doesn't give its actions' units \(ActionSpec.units\): leave out --physical"):
         record.physical(shown[0], None)
+    moved = record.physical(shown[0], replace(action, offsets=(1.0, 2.0, 3.0, 4.0))).actions_MA[0]
+    wanted = shown[0].actions_MA[0] * torch.tensor([*action.units[:3], 1.0]) + torch.tensor([1.0, 2.0, 3.0, 0.0])
+    torch.testing.assert_close(moved, wanted)
+
+
+def test_the_simulator_s_options_may_have_the_names_of_this_task_s(made):
+    options = {"folder": str(made["png"]), "simulator": "gym/env", "env_id": "Reach-v0"}
+    task = Demos(**options, cameras={"pixels": "observation.images.front"}, simulator_options={"cameras": ["pixels"]})
+    assert task.simulation.options == {"env_id": "Reach-v0", "cameras": ["pixels"]}
+    with pytest.raises(UserError, match="simulator_options: env_id is also given beside it: leave one out"):
+        Demos(**options, simulator_options={"env_id": "x"})
 
 
 def command(*arguments):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import Levenshtein
 
@@ -23,6 +23,14 @@ NO_BLANKS = "HME100k"
 """OCRBench's data set of formulas, where blanks aren't compared, but case is."""
 ALL = "multi"
 """We-Math's question about all steps: its `key` is `2steps_multi`, those of the steps `2steps_1` and so on."""
+MME = {
+    "perception": (
+        *("OCR", "artwork", "celebrity", "color", "count"),
+        *("existence", "landmark", "position", "posters", "scene"),
+    ),
+    "cognition": ("code_reasoning", "commonsense_reasoning", "numerical_calculation", "text_translation"),
+}
+"""MME's figures -> the categories whose scores they are the sums of."""
 _DECIMAL = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]{1,3})?")
 
 
@@ -146,6 +154,18 @@ def we_math_figures(results: Sequence[tuple[Prompt, float]]) -> dict[str, float]
         figures |= {f"complete_mastery_{name}": mastered, f"score_{name}": mastered + 0.5 * narrow}
         figures[f"rote_memorization_{name}"] = (solved - mastered) / solved if solved else 0.0
     return figures
+
+
+def mme_figures(figures: Mapping[str, float]) -> dict[str, float]:
+    """`perception` and `cognition`, the scores of MME (Fu et al. 2023, section 2.2), at most 2,000 and 800: the sum over their
+    categories of the accuracy, as a percentage, and the percentage of pictures whose two questions are both answered right. A
+    score is left out if a category is. figures: those of the group `category` and of the set `both`."""
+    scores = {}
+    for name, categories in MME.items():
+        parts = [figures.get(f"{kind}_{category}") for category in categories for kind in ("category", "both_category")]
+        if None not in parts:
+            scores[name] = 100 * sum(part for part in parts if part is not None)
+    return scores
 
 
 def _number(text: str) -> float | None:

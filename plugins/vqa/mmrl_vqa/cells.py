@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import ast
+import functools
 import json
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from mmrl.api.tasks.image_sources import chance
+from mmrl.api.tasks.tables import DataTable
 from mmrl_vqa.asking import letter_of
 
+INDEX = 64
+"""Maximum characters of another row's index; a longer cell is a picture."""
 MANY = 26
 """Maximum of options of a question: each has a letter."""
 _TAGGED = re.compile(r".*<answer>(.*?)</answer>\s*", re.DOTALL)
@@ -46,6 +51,24 @@ def filled(cell: Any) -> list[Any]:
     """The pictures in a cell, one or a list."""
     cell = listed(cell)
     return [c for c in (cell if isinstance(cell, list | tuple) else [cell]) if c is not None and c != ""]
+
+
+def with_shared_pictures(rows: DataTable) -> DataTable:
+    """A table in whose column `image` a row may name another row's `index`, whose picture it has, as in VLMEvalKit's files."""
+    if not {"index", "image"} <= {*rows.columns}:
+        return rows
+
+    @functools.cache
+    def places() -> dict[str, int]:
+        return {str(row["index"]): place for place, row in enumerate(rows.scan(["index"])) if row}
+
+    def read(number: int) -> Any:
+        row = rows.read(number)
+        image = row["image"]
+        other = places().get(image) if isinstance(image, str) and 0 < len(image) <= INDEX else None
+        return row if other is None else {**row, "image": rows.read(other)["image"]}
+
+    return replace(rows, read=read)
 
 
 def turns_of(turns: Any) -> tuple[Any, Any]:

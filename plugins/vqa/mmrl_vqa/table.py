@@ -21,8 +21,20 @@ from mmrl.api.tasks.quoting import quoted
 from mmrl.api.tasks.table_splits import Splits, divided, main_split, own_test, read_rows, undivided
 from mmrl.api.tasks.tables import IMAGE_COLUMNS, DataTable, LazyItems, fill_columns, resolve_image
 from mmrl_vqa.asking import BOXED, DESCRIBED, EUREKA, JOINED, MAYE, STYLES, THOUGHT, ask, letter_of, written
-from mmrl_vqa.benchmarks import YES_NO, we_math_figures, yes_no_figures
-from mmrl_vqa.cells import accepted_of, by_name, filled, is_numbers, listed, option_of, other_question, shuffled, texts, turns_of
+from mmrl_vqa.benchmarks import YES_NO, mme_figures, we_math_figures, yes_no_figures
+from mmrl_vqa.cells import (
+    accepted_of,
+    by_name,
+    filled,
+    is_numbers,
+    listed,
+    option_of,
+    other_question,
+    shuffled,
+    texts,
+    turns_of,
+    with_shared_pictures,
+)
 from mmrl_vqa.rephrasing import with_question
 from mmrl_vqa.verifiers import KINDS, letter, normalise, said, value
 
@@ -35,7 +47,7 @@ PUBLISHED_KINDS = {
 BOTH = {"1": "yes", "true": "yes", "0": "no", "false": "no"}
 """An answer to a question for yes or no, as some files write it."""
 ELSEWHERE = "or read another trainer's rows by the task interop/table"
-WE_MATH = "we-math"
+WE_MATH, MME = "we-math", "mme"
 
 
 @dataclass(kw_only=True, eq=False)
@@ -96,7 +108,8 @@ class Table(Task):
     sets: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Name of a figure -> columns: the share of sets of rows, equal in all of them, that are right as a whole."""
     figures: str = ""
-    """Further figures of an evaluation: we-math, the score that We-Math makes of the parts of its problems."""
+    """Further figures of an evaluation: we-math, the score that We-Math makes of the parts of its problems; mme, MME's two, with
+    `category` among the groups and `both` among the sets."""
     difficulty_column: str | None = None
     """Column with a number; the lowest is the easiest."""
     style: str = "short"
@@ -141,7 +154,9 @@ class Table(Task):
             share, most = getattr(self, option), {"absolute": 1e12, "test_share": 1}.get(option, 0)
             if isinstance(share, bool) or not isinstance(share, int | float) or not (0 <= share < 1 or 1 <= share <= most):
                 raise UserError(f"{option} = {share!r:.60} must be a number from 0, {f'at most {most:g}' if most else 'below 1'}")
-        check_choice("figures", self.figures, ("", WE_MATH))
+        check_choice("figures", self.figures, ("", WE_MATH, MME))
+        if self.figures == MME and not ("category" in self.groups and "both" in self.sets):
+            raise UserError('figures = "mme" needs groups = ["category"] and sets = {both = ["category", "question_id"]}')
         own = ("ID", "key") if self.figures == WE_MATH else ()
         self._grouped = (*check_groups(self.groups, self.sets, YES_NO), *own)
         problems = {WE_MATH: ["ID"]} if self.figures == WE_MATH else {}
@@ -168,8 +183,9 @@ class Table(Task):
     def summarise(self, results: list[tuple[Prompt, float]]) -> dict[str, float]:
         """The figures of `groups` and `sets`; of questions for yes or no also `precision`, `recall` and `f1` of yes, and
         `yes_share`, as POPE reports them; those of `figures`."""
-        own = we_math_figures(results) if self.figures == WE_MATH else {}
-        return {**group_figures(results, self.groups, self.sets), **yes_no_figures(results), **own}
+        found = group_figures(results, self.groups, self.sets)
+        own = we_math_figures(results) if self.figures == WE_MATH else mme_figures(found) if self.figures == MME else {}
+        return {**found, **yes_no_figures(results), **own}
 
     def rephrase(self, prompt: Prompt) -> Prompt | None:
         """The question of `rephrased_column`; None without one."""
@@ -193,7 +209,7 @@ class Table(Task):
 
     def _read(self, sets: Mapping[str, Sequence[str]]) -> tuple[*Splits, dict[str, RowSets]]:
         """Split -> its table, the numbers of its rows there, and the table's `sets`."""
-        train = read_rows(self.path, main_split(self.test_share), self.name, self.revision)
+        train = with_shared_pictures(read_rows(self.path, main_split(self.test_share), self.name, self.revision))
         test = self._own_test(train)
         self._check_columns(train, *([] if test is None else [test]))
         linked = RowSets(sets, train.scan)
@@ -222,7 +238,7 @@ class Table(Task):
     def _own_test(self, train: DataTable) -> DataTable | None:
         """The table of `test_path`, or the data set's own test split; None for a table that is divided."""
         if self.test_path is not None:
-            return read_rows(self.test_path, "test", self.name, self.revision)
+            return with_shared_pictures(read_rows(self.test_path, "test", self.name, self.revision))
         test = train if self.test_share == 1 else own_test(self.path, train, self.name, self.revision)
         return test if test.name != train.name else None
 

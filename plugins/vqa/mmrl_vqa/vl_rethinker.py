@@ -84,17 +84,13 @@ def _read(text: str) -> list[str]:
     return [*found, text]
 
 
+@mathematics.unequal_on_error
 def _equal(said: str, wanted: list[Any]) -> bool:
     if len(wanted) > 1 and isinstance(wanted[1], str) and wanted[1] in _LETTERS:
         return said[len(_BOX) :].startswith(wanted[1])
     if len(boxed(said) or "") > LONGEST:
         return False
-    try:
-        return mathematics.verify_parsed(mathematics.parse_math(said), wanted)
-    except MemoryError:
-        raise
-    except Exception:  # noqa: BLE001  as published: what can't be compared is unequal
-        return False
+    return mathematics.verify_parsed(mathematics.parse_math(said), wanted)
 
 
 def _parsed(truth: str) -> list[Any]:

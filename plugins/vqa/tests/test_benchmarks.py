@@ -1,13 +1,25 @@
 """Metrics of benchmarks: the values that their code gives."""
 
+import base64
+import io
 import json
 from functools import partial
+from pathlib import Path
 
 import pytest
 from mmrl_vqa import benchmarks
 from mmrl_vqa.table import Table
+from PIL import Image
 
 from mmrl import Case, Prompt, UserError, user_message
+
+ROOT = Path(__file__).parents[3] / "tests"
+
+
+def picture():
+    file = io.BytesIO()
+    Image.new("RGB", (28, 28), "olive").save(file, "PNG")
+    return file.getvalue()
 
 
 def value(verifier, text, answer, **meta):
@@ -109,6 +121,77 @@ def test_we_math():
     for few, count in ((results[-2:], 1), (parts, 8)):  # fewer prompts than there are, or failed verifiers
         with pytest.warns(UserWarning, match=f"figures: 0 of the {count} problems .* are whole, .* the table is split:"):
             assert benchmarks.we_math_figures(few) == {}
+
+
+GOLDEN = [json.loads(line) for line in (ROOT / "golden" / "benchmark-figures.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def summarised(path, rows, **options):
+    """The figures of a table's task for what was answered, which the rows say."""
+    task = Table(path=str(path), test_share=1, **options)
+    prompts = task.prompts("test", 0)
+    assert len({*task.prompt_sets("test", 0)}) < len(prompts) == len(rows)
+    assert all(pictures_of(prompt) for prompt in prompts)
+    wanted = zip(prompts, rows, strict=True)
+    return task.summarise([(prompt, float(prompt.answer.casefold() == row["said"].casefold())) for prompt, row in wanted])
+
+
+def pictures_of(prompt):
+    return [part for part in prompt.messages[0]["content"] if part["type"] == "image"]
+
+
+@pytest.mark.parametrize("golden", [one for one in GOLDEN if one["benchmark"] == "MMBench"])
+def test_a_question_of_mmbench_is_right_if_it_is_with_its_options_in_every_order(golden, tmp_path):
+    """In VLMEvalKit's form: of the rows that ask the same one has the picture, and the others its index."""
+    rows = golden["rows"]
+    columns = ["index", "question", "hint", *"ABCD", "answer", "category", "l2-category", "image"]
+    shown = base64.b64encode(picture()).decode()
+    cells = [{"hint": "", **row, "image": shown if row["index"] < 10**6 else str(row["index"] % 10**6)} for row in rows]
+    lines = ["\t".join(str(row[name] if row[name] is not None else "") for name in columns) for row in cells]
+    (tmp_path / "MMBench.tsv").write_text("\n".join(["\t".join(columns), *lines]) + "\n")
+    sets = {"circular": ["index % 1000000"]}
+    found = summarised(
+        tmp_path / "MMBench.tsv",
+        rows,
+        kind="choice",
+        question="{hint}\n{question}",
+        groups=["category", "l2-category"],
+        sets=sets,
+    )
+    wanted = {**golden["figures"]}
+    assert found["circular"] == pytest.approx(wanted.pop("Overall")) != found["category_mean"]
+    for name, value in wanted.items():
+        group = "l2-category" if name in ("coarse", "fine") else "category"
+        assert found[f"circular_{group}_{name}"] == pytest.approx(value)
+
+
+@pytest.mark.parametrize("golden", [one for one in GOLDEN if one["benchmark"] == "MME"])
+def test_scores_of_mme(golden, tmp_path):
+    (tmp_path / "a.png").write_bytes(picture())
+    rows = [{**row, "image": "a.png"} for row in golden["rows"]]
+    (tmp_path / "rows.json").write_text(json.dumps(rows))
+    options = {"kind": "yes-no", "groups": ["category"], "sets": {"both": ["category", "question_id"]}, "figures": "mme"}
+    found = summarised(tmp_path / "rows.json", rows, **options)
+    wanted = golden["figures"]
+    assert (found["perception"], found["cognition"]) == pytest.approx((wanted["perception"], wanted["reasoning"]))
+    assert 100 * (found["category_OCR"] + found["both_category_OCR"]) == pytest.approx(wanted["OCR"])
+    without = [row for row in rows if row["category"] != "scene"]
+    (tmp_path / "rows.json").write_text(json.dumps(without))
+    part = summarised(tmp_path / "rows.json", without, **options)
+    assert "perception" not in part and part["cognition"] == found["cognition"]
+    with pytest.raises(UserError, match='figures = "mme" needs groups'):
+        Table(path=str(tmp_path / "rows.json"), figures="mme", groups=["category"])
+
+
+def test_a_remainder_is_of_whole_numbers(tmp_path):
+    (tmp_path / "rows.jsonl").write_text('{"question": "?", "answer": "1", "index": "a7"}\n')
+    options = {"path": str(tmp_path / "rows.jsonl"), "text_only": True, "test_share": 1}
+    with pytest.raises(UserError, match=r"'index % 10' divides whole numbers, and a row has 'a7'"):
+        Table(**options, sets={"all": ["index % 10"]}).prompts("test", 0)[0]
+    with pytest.raises(
+        UserError, match=r"'indices % 10' of groups, sets or figures: .* no such column, but question, answer, index"
+    ):
+        Table(**options, sets={"all": ["indices % 10"]})
 
 
 def test_a_benchmark_is_the_test_split_alone(tmp_path):

@@ -86,6 +86,7 @@ class Environment:
             "env_id": env_id,
             "dims": self.acted.dims,
             "choices": self.acted.choices,
+            "bounds": self.acted.bounds,
             "tells": bool(self.observed.texts),
         }
         self.seed, self.actions, self.total, self.used = 0, list[Any](), 0.0, False
@@ -226,14 +227,22 @@ def drawing(env_id: str) -> Iterator[None]:
         raise Refused(f"{env_id} can't render with MUJOCO_GL = {way!r}, or has another error ({why}): {cure}") from error
 
 
+def _missing(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is None
+    except ModuleNotFoundError:  # its package
+        return True
+
+
 def made(env_id: str, make: dict[str, Any], modules: tuple[str, ...]) -> tuple[Any, int | None]:
     """The environment without a time limit, and that limit. Raises Refused for an unknown module or environment."""
     for module in ("gymnasium", *modules):
-        if importlib.util.find_spec(module) is None:
+        if _missing(module):
             cure = (
                 'pip install "multimodal-rl[gym]"'
                 if module == "gymnasium"
-                else f"pip install {module}, or set the option python to an interpreter that has it"
+                else f"pip install {module}, set the option python to an interpreter that has it, or, if it is a file of yours, "
+                f"start mmrl with PYTHONPATH=FOLDER, the one that has {module.partition('.')[0]}.py"
             )
             raise Refused(f"no module named {module!r}: {cure}")
         importlib.import_module(module)  # registers environments

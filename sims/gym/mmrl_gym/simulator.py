@@ -15,7 +15,7 @@ from mmrl.api.simulators.checks import check_count
 from mmrl.api.simulators.gpus import egl_variables
 from mmrl.api.simulators.processes import EnvironmentProcesses
 from mmrl.api.simulators.processes.simulator import ProcessSimulator
-from mmrl.api.simulators.types import ActionSpec, Observation
+from mmrl.api.simulators.types import ActionSpec, Observation, units_of_bounds
 
 QUIET = {"SDL_VIDEODRIVER": "dummy", "PYGAME_HIDE_SUPPORT_PROMPT": "1"}
 
@@ -65,9 +65,9 @@ class Gym(ProcessSimulator):
         says whether the task is solved. success_return: alternatively, the sum of rewards from which it is solved.
         interventions: `info` says when another action was carried out, see `mmrl_gym.environment.taken`. frame: control mode of
         the actions, see `ActionSpec.control_mode`. gripper: index of the gripper in an action. units: see
-        `ActionSpec.units`. max_steps: maximum steps of an episode, by default the environment's. python: another interpreter
-        for the processes, with numpy and gymnasium. environment: environment variables of the processes. timeout_s: seconds
-        after which a process that doesn't answer is killed.
+        `ActionSpec.units`, by default a Box's own. max_steps: maximum steps of an episode, by default the environment's.
+        python: another interpreter for the processes, with numpy and gymnasium. environment: environment variables of the
+        processes. timeout_s: seconds after which a process that doesn't answer is killed.
         """
         what = f"gym ({env_id})"
         check_count(what, num_envs)
@@ -103,7 +103,8 @@ class Gym(ProcessSimulator):
             workers.close()
             raise UserError(f"{what}: its observations have no text that says what to do: set instruction")
         try:
-            action = ActionSpec(dims=workers.facts["dims"], control_mode=frame, gripper=gripper, units=tuple(units))
+            meant = {"units": tuple(units)} if units else units_of_bounds(workers.facts["bounds"])
+            action = ActionSpec(dims=workers.facts["dims"], control_mode=frame, gripper=gripper, **meant)
         except ValueError as error:
             workers.close()
             raise UserError(f"{what}: {error}") from error

@@ -77,6 +77,8 @@ class Acted:
         self.dims = sum(dims for dims, _ in self.parts)
         self.choices = self.dims if _kind(space) == "Discrete" else 0
         """Of a single choice: the number of things to choose from."""
+        self.bounds = _bounds(space) if _kind(space) == "Box" else None
+        """Of a single box: its lowest numbers and its highest ones."""
 
     def of(self, numbers: Any) -> Any:
         """float32 [A] -> an action of the space."""
@@ -105,6 +107,10 @@ class Acted:
         self.parts.append(_leaf(kind, space, numpy))
         self.leaves.append((path, lambda value: _acted(kind, space, value, numpy)))
         return next
+
+
+def _bounds(space: Any) -> tuple[list[float], list[float]]:
+    return tuple(end.reshape(-1).astype("float64").tolist() for end in (space.low, space.high))  # type: ignore[return-value]
 
 
 def is_picture(space: Any) -> bool:

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from mmrl import UserError
+from mmrl.api.simulators.types import ActionSpec
 
 pytest.importorskip("gymnasium", reason='Gymnasium is not installed: pip install "multimodal-rl[gym]"')
 pytest.importorskip(
@@ -46,6 +47,13 @@ def test_it_is_what_gymnasium_does(made):
         assert numpy.allclose(moved.observation.state[0].numpy(), obs, atol=1e-6)
         assert moved.reward_N.item() == pytest.approx(float(reward), rel=1e-6)
     assert simulator.max_steps == 200 and simulator.action.dims == 1
+    assert (simulator.action.units, simulator.action.offsets) == ((2.0,), (0.0,)), "a policy with statistics gives torques"
+
+
+def test_units_that_are_given_are_those(made):
+    """And a choice has none."""
+    assert made(1, **PENDULUM, units=[0.5]).action == ActionSpec(dims=1, units=(0.5,))
+    assert made(1, env_id="CartPole-v1", instruction="balance", pictures=False).action == ActionSpec(dims=2)
 
 
 def test_of_a_discrete_action_the_largest_number_counts(made):
@@ -91,7 +99,10 @@ def test_resizing_gives_the_mean_over_each_new_pixel(before, after):
     "options,why",
     [
         ({"env_id": "Pendulun-v1"}, "has no environment 'Pendulun-v1'.*did you mean 'Pendulum-v1'"),
-        ({"modules": ("no_such_module",)}, "no module named 'no_such_module'"),
+        (
+            {"modules": ("no_such.module",)},
+            "no module named 'no_such.module': pip install .*a file of yours, start mmrl with PYTHONPATH=FOLDER.* no_such.py",
+        ),
         ({"size": 3}, "size = 3 must be"),
         ({"pictures": False, "state": False}, "so there is no observation"),
         ({"success_key": "success", "success_return": 1.0}, "set one of them"),

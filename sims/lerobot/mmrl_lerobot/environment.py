@@ -57,7 +57,8 @@ class Environment:
         if not hasattr(space, "low") or not numpy.isfinite([space.low, space.high]).all():
             raise Refused(f"{env}: its actions are {space}; mmrl needs a Box with finite bounds")
         self.low, self.high = space.low.astype("float64"), space.high.astype("float64")
-        self.facts: dict[str, Any] = {"dims": int(space.low.size), "max_steps": self._limit()}
+        ends = self.low.reshape(-1).tolist(), self.high.reshape(-1).tolist()
+        self.facts: dict[str, Any] = {"dims": int(space.low.size), "max_steps": self._limit(), "bounds": ends}
 
     def reset(self, seed: int, variant: str | None) -> dict[str, Any]:
         self.seed, self.actions = seed, []

@@ -13,7 +13,7 @@ from mmrl.api.simulators.checks import check_count
 from mmrl.api.simulators.gpus import egl_variables
 from mmrl.api.simulators.processes import EnvironmentProcesses
 from mmrl.api.simulators.processes.simulator import ProcessSimulator
-from mmrl.api.simulators.types import ActionSpec, Observation
+from mmrl.api.simulators.types import ActionSpec, Observation, units_of_bounds
 
 QUIET = {"SDL_VIDEODRIVER": "dummy", "PYGAME_HIDE_SUPPORT_PROMPT": "1"}
 
@@ -52,9 +52,9 @@ class LeRobot(ProcessSimulator):
         """env: a type of LeRobot's environments, such as pusht, or a hub repository, such as user/name@commit:env.py.
         instruction: the task in words, by default the environment's own. config: settings of the environment's type, such as
         task. tasks: places of the tasks that are played in the list of all. pictures, state: show these. trust_remote_code:
-        run the code of a hub repository. frame, gripper, units: see `ActionSpec`. max_steps: maximum steps of an episode, by
-        default the environment's. python: an interpreter with LeRobot. environment: variables of the processes. timeout_s:
-        seconds after which a process that doesn't answer is killed.
+        run the code of a hub repository. frame, gripper, units: see `ActionSpec`; units are by default the
+        environment's own. max_steps: maximum steps of an episode, by default the environment's. python: an interpreter with
+        LeRobot. environment: variables of the processes. timeout_s: seconds after which a process that doesn't answer is killed.
 
         Raises UserError for what can't be made, without a word of the hub's code being run unless it is trusted.
         """
@@ -73,7 +73,8 @@ class LeRobot(ProcessSimulator):
             timeout_s=timeout_s,
         )
         try:
-            action = ActionSpec(dims=workers.facts["dims"], control_mode=frame, gripper=gripper, units=tuple(units))
+            meant = {"units": tuple(units)} if units else units_of_bounds(workers.facts["bounds"])
+            action = ActionSpec(dims=workers.facts["dims"], control_mode=frame, gripper=gripper, **meant)
         except ValueError as error:
             workers.close()
             raise UserError(f"{what}: {error}") from error

@@ -14,6 +14,7 @@ import torch
 from mmrl_lerobot.simulator import LeRobot
 
 from mmrl import UserError
+from mmrl.api.simulators.types import ActionSpec
 from mmrl.testing.simulators import check_simulator
 
 HERE = Path(__file__).parent
@@ -120,7 +121,8 @@ def test_it_is_what_lerobot_gives(pusht, lerobot):
         [lerobot, "-c", BARE], input=json.dumps(((actions + 1) * 256).tolist()), capture_output=True, text=True, check=True
     )
     first = pusht.reset(torch.tensor([7, 8]))
-    assert pusht.action.dims == 2 and pusht.max_steps == 300 and first.instructions == [PUSHT["instruction"]] * 2
+    assert pusht.action == ActionSpec(dims=2, units=(256.0, 256.0), offsets=(256.0, 256.0)), "a policy gives PushT's own pixels"
+    assert pusht.max_steps == 300 and first.instructions == [PUSHT["instruction"]] * 2
     assert first.images["image"].shape == (2, 96, 96, 3) and first.state.shape == (2, 2)
     for action, (state, reward, sums) in zip(actions, json.loads(bare.stdout.splitlines()[-1]), strict=True):
         moved = pusht.step(torch.tensor(numpy.stack([action, action])), torch.tensor([True, True]))

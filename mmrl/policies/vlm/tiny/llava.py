@@ -40,7 +40,7 @@ def llava_next(hidden: int, layers: int, words: Sequence[str]) -> Checkpoint:
 def granite4_vision(hidden: int, layers: int, words: Sequence[str]) -> Checkpoint:
     """Granite 4 Vision: tiles through a resampler, put into several layers of the language model; logits are divided."""
     tokenizer = make_tokenizer(words, named={"image_token": "<image>"})
-    width = max(64, hidden)  # of the eye; transformers (5.24) gives the resampler this width and a head for every 64 of it
+    width = max(64, hidden)  # of the eye, and of the resampler, which has a head for every 64 of it
     scales = {"embedding_multiplier": 2.0, "logits_scaling": 4.0, "residual_multiplier": 0.5, "attention_multiplier": 0.2}
     config = hf.Granite4VisionConfig(
         text_config=text("granite4_vision_text", tokenizer, hidden, layers, **scales),
@@ -52,6 +52,7 @@ def granite4_vision(hidden: int, layers: int, words: Sequence[str]) -> Checkpoin
         spatial_target_layers=[min(n + 1, layers - 1) for n in range(4)],  # of several for one layer the last is read
         qformer_config={
             "num_hidden_layers": 1,
+            **{"hidden_size": width, "encoder_hidden_size": width, "num_attention_heads": width // 64},  # as 5.24 makes them
             "intermediate_size": 2 * width,
             "cross_attention_frequency": 1,
             "use_qformer_text_input": False,

@@ -86,7 +86,7 @@ def _decoded(tree: Any, arrays: Sequence[numpy.ndarray]) -> Any:
         flags |= dict.fromkeys(("lost_N", "interventions_NA"), _is_tensor_or_none)
         _check(fields, observation=_is_observation, parts=_is_rows, **flags)
     elif kind == "action":
-        _check(fields, dims=lambda v: type(v) is int and v > 0, units=_is_numbers)
+        _check(fields, dims=lambda v: type(v) is int and v > 0, units=_is_numbers, offsets=_is_numbers)
     return TYPES[kind](**fields)
 
 

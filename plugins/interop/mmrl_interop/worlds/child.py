@@ -28,6 +28,10 @@ from mmrl.api.processes.child import describe_error, is_user_error, load, take_p
 
 CLOSE_S = 3.0
 """Seconds that a session has to close."""
+LARGEST = 64 * 2**20
+"""Largest number of bytes of an answer."""
+PNG_MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")
+"""Modes of PIL that a PNG can have."""
 PLACE = "<image>"
 """What stands in a text where an image belongs."""
 
@@ -81,7 +85,8 @@ def serve(target: str, file: str, options: dict[str, Any]) -> None:
         try:
             with _time_limit(call["seconds"]):
                 answer = {"done": _call(worlds, sessions, call["session"], call["method"], call["arguments"])}
-                json.dumps(answer, default=_plain)
+                if len(json.dumps(answer, default=_plain)) >= LARGEST:
+                    raise ValueError(f"its answer has more than {LARGEST // 2**20} MiB")
         except BaseException as error:  # noqa: BLE001  the session is lost, the others go on
             answer = _failure(error)
             _close(sessions, call["session"])
@@ -158,7 +163,7 @@ def message(text: str, images: Sequence[Any] = (), role: str = "user", place: st
 def picture(image: Any) -> str:
     """The data URL of a PIL image, or of an array uint8 [H, W], [H, W, 3] or [H, W, 4]."""
     if hasattr(image, "save") and hasattr(image, "mode"):
-        image.save(buffer := io.BytesIO(), "PNG")
+        (image if image.mode in PNG_MODES else image.convert("RGB")).save(buffer := io.BytesIO(), "PNG")
         data = buffer.getvalue()
     else:
         data = _png(image)

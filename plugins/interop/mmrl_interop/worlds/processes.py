@@ -19,10 +19,9 @@ from typing import Any
 from mmrl import EnvironmentFailed, UserError
 from mmrl.api.processes import ENVIRONMENT, ChildProcess
 from mmrl.api.tasks.option_checks import check_integer
+from mmrl_interop.worlds.child import LARGEST
 
 SERVING = Path(__file__).with_name("child.py")
-MAX_REPLY = 64 * 2**20
-"""Largest number of bytes of a reply."""
 GRACE_S = 5.0
 """Seconds that a process has to end a call itself; then it is killed, with all its sessions."""
 
@@ -196,7 +195,7 @@ class _Process:
                 data = os.read(of, 1 << 20) if of in ready else b""
             except OSError:
                 return None
-            if (of in ready and not data) or len(self._inbox) > MAX_REPLY:
+            if (of in ready and not data) or len(self._inbox) > LARGEST:
                 return None
             self._inbox += data
         line, _, rest = bytes(self._inbox).partition(b"\n")

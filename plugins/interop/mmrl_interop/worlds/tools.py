@@ -12,7 +12,9 @@ import math
 import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
+from uuid import uuid4
 
 from mmrl_interop.worlds.child import Refused, loaded, picture
 
@@ -21,6 +23,8 @@ OWN = ("reset", "get_reward")
 MEDIA = ("image", "images")
 """Columns with a row's pictures, which `reset` and rewards get if they take them."""
 IMAGE = "data:image/png;base64,"
+LONGEST = 1_000_000
+"""Largest number of characters of a result: a tokenizer takes seconds for more, and no context holds them."""
 
 
 class Worlds:
@@ -65,6 +69,10 @@ class Session:
         self.worlds, self.name = worlds, ""
         self.environment: Any = None
         self.columns: dict[str, Any] = {}
+        self.prompt: list[dict[str, Any]] = []
+        """The row's, with what `reset` showed behind it, as rewards of TRL get it."""
+        self.kept = SimpleNamespace(request_id=uuid4().hex, extra_fields={}, metrics={}, tool_rewards=[], turn_scores=[])
+        """What verl's tools know of the episode, and keep there, since they are made for each call."""
         self.messages: list[dict[str, Any]] = []
         """What was said after the prompt, as TRL's completions are."""
         self.carrying_out: asyncio.Future[Any] | None = None
@@ -76,6 +84,7 @@ class Session:
         global generators while it is reset, so that every episode of a prompt begins alike. Returns what `reset` showed."""
         self.columns, self.name = columns, environment
         self.columns |= _pictures([_decoded(url) for url in images])
+        self.prompt = columns.get("prompt") or [{"role": "user", "content": ""}]
         if not self.worlds.factories:
             return {"parts": []}
         if environment not in self.worlds.factories:
@@ -86,11 +95,17 @@ class Session:
         with _seeded(seed):
             shown = self.worlds.done(_call(self.environment.reset, self.columns))
         self.whole = True
-        return {"parts": _written(_content("" if shown is None else shown))}
+        content = _content("" if shown is None else shown)
+        self.prompt = [*self.prompt[:-1], {**self.prompt[-1], "content": _joined(self.prompt[-1]["content"], content)}]
+        return {"parts": _written(content)}
 
     def say(self, messages: list[dict[str, Any]]) -> None:
         """Take note of what was said."""
         self.messages += messages
+
+    def correct(self, number: int, content: str) -> None:
+        """Take note that something else was said. number: of the message, from the end."""
+        self.messages[number]["content"] = content
 
     def use(self, message: dict[str, Any], calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Carry out the calls of a turn, {name, arguments} each, those of async tools side by side. Returns {name, parts, failed,
@@ -116,7 +131,7 @@ class Session:
         if environment is not None and hasattr(environment, "get_reward"):
             found[type(environment).__name__] = (self.worlds.done(environment.get_reward()), 1.0)
         columns: dict[str, Any] = {name: [value] for name, value in self.columns.items()}
-        columns |= {"completions": [self.messages], "prompts": [self.columns.get("prompt")], "completion_ids": [None]}
+        columns |= {"completions": [self.messages], "prompts": [self.prompt], "completion_ids": [None]}
         columns |= {"environments": [environment], "trainer_state": None, "log_extra": _ignore, "log_metric": _ignore}
         for name, (function, weight) in self.worlds.rewards.items():
             values = self.worlds.done(_call(function, columns))
@@ -154,10 +169,12 @@ class Session:
                 result, reward = await self._by_verl(name, arguments)
             else:
                 raise ValueError(f"Tool {name} not found.")
+            content = _content(result)
+            parts = _written(content)
         except Exception as error:  # noqa: BLE001  the policy is told, as in TRL and verl
-            result, failed = {"error": str(error)}, True
-        content = _content(result)
-        return {"name": name, "content": content, "parts": _written(content), "failed": failed, "reward": reward}
+            content, failed = str({"error": str(error)}), True
+            parts = _written(content)
+        return {"name": name, "content": content, "parts": parts, "failed": failed, "reward": reward}
 
     async def _by_verl(self, name: str, arguments: dict[str, Any]) -> tuple[Any, float]:
         """(the response, its reward) of a tool of verl, which is made for each call."""
@@ -165,10 +182,20 @@ class Session:
         asked = (self.columns.get("tools_kwargs") or {}).get(name) or {}
         number, _ = await tool.create(create_kwargs=asked.get("create_kwargs", {}))
         try:
-            response, reward, _ = await tool.execute(number, arguments)
+            response, reward, _ = await tool.execute(number, arguments, agent_data=self._agent_data())
         finally:
             await tool.release(number)
         return response, float(reward or 0.0)
+
+    def _agent_data(self) -> SimpleNamespace:
+        """`agent_data` of verl: what was said, and the pictures so far."""
+        parts = [part for message in self.messages if isinstance(message["content"], list) for part in message["content"]]
+        pictures = [*self.columns.get("images", []), *(part["image"] for part in parts if part["type"] == "image")]
+        self.kept.messages, self.kept.image_data = [*self.prompt, *self.messages], pictures or None
+        self.kept.assistant_turns = sum(message["role"] == "assistant" for message in self.messages)
+        self.kept.user_turns, self.kept.video_data = self.kept.assistant_turns - 1, None
+        self.kept.tools_kwargs = self.columns.get("tools_kwargs") or {}
+        return self.kept
 
 
 def _content(result: Any) -> Any:
@@ -183,9 +210,18 @@ def _content(result: Any) -> Any:
     return result if is_parts else str(result)
 
 
+def _joined(*contents: Any) -> Any:
+    """Contents as one: a text, or parts where one of them has parts."""
+    if all(isinstance(content, str) for content in contents):
+        return "".join(contents)
+    return [part for one in contents for part in ([{"type": "text", "text": one}] if isinstance(one, str) else one)]
+
+
 def _written(content: Any) -> list[dict[str, Any]]:
-    """Content as plain data: pictures are data URLs."""
+    """Content as plain data: pictures are data URLs. Raises ValueError for a text that is too long."""
     if isinstance(content, str):
+        if len(content) > LONGEST:
+            raise ValueError(f"the result has {len(content):,} characters, more than {LONGEST:,}")
         return [{"type": "text", "text": content}] if content else []
     return [
         {"type": "image_url", "image_url": {"url": picture(part["image"])}} if part["type"] == "image" else dict(part)
