@@ -916,6 +916,8 @@ def put(path, value):
     node = data = {**data, "stages": [dict(data["stages"][0])]}
     if "select" in path:
         data["stages"][0]["select"] = {"path": "scores.jsonl"}
+    if "losses" in path:
+        steps[-1] = "dpo"  # their names are known
     if "gripper" in path:
         data["stages"][0]["gripper"] = {"state": 0}
     for name, following in itertools.pairwise(steps):

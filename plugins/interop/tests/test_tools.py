@@ -389,7 +389,7 @@ def test_rows_of_environments_need_no_prompt(task, folder):
     made = task(environment_factory={"game": ":Game"}, path=str(folder / "mixed.jsonl"), **options)
     prompt = made.prompts("train", 0)[1]
     assert made.start(prompt)["columns"] == {"level": 4, "prompt": [{"role": "user", "content": "Look."}]}
-    with pytest.raises(UserError, match="no form of .* has the columns environment, level"):
+    with pytest.raises(UserError, match=r"no form of .* has the columns environment, level"):
         task(":echo", path=str(folder / "routes.jsonl"), **options)
 
 
