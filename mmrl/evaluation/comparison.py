@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from mmrl.api.errors import UserError
+from mmrl.api.specs import VerifierSpec
 from mmrl.evaluation.paired_tests import PairedDifference, paired_difference
 from mmrl.evaluation.results import confidence_interval, known_sets, outcome_interval, range_of
 from mmrl.run_folder.excerpt import read_excerpt
+from mmrl.run_folder.figures import metric_name
 from mmrl.run_folder.reader import item_files, read_items
 from mmrl.run_folder.writer import MAY_CHANGE, RunFolder, with_defaults
 
@@ -189,7 +191,9 @@ def _task(measured: Sequence[EvaluatedRun], task: str, tables: Sequence[dict[str
     every = [v for of_run in values for v in of_run]
     binary = all(v in (0.0, 1.0, None) for table in tables for id in ids for v in table[id]["values"])
     binary = binary and min(every) >= 0.0 and max(every) <= 1.0  # a damaged row may say otherwise
-    bounds = (0.0, 1.0) if binary else _range(first["verifier"], every)
+    spec = _spec(first["verifier"])
+    binary = binary and (spec is None or metric_name(spec) != spec.id)  # what else it gives may not have occurred
+    bounds = (0.0, 1.0) if binary else range_of(spec, every) if spec else (-math.inf, math.inf)
     return Comparison(
         task=task,
         split=first["split"],
@@ -226,14 +230,14 @@ def _sets(tables: Sequence[dict[str, dict[str, Any]]], ids: Sequence[str]) -> li
     return next((found for table in tables if (found := known_sets(table[id].get("set") for id in ids))), None)
 
 
-def _range(verifier: str, values: Sequence[float]) -> tuple[float, float]:
-    """See `range_of`; infinite if the verifier isn't installed."""
+def _spec(verifier: str) -> VerifierSpec | None:
+    """None if the verifier isn't installed."""
     from mmrl.registry.plugins import registry
 
     try:
-        return range_of(registry().get("verifiers", verifier), values)
+        return registry().get("verifiers", verifier)
     except UserError:
-        return -math.inf, math.inf
+        return None
 
 
 def config_differences(one: EvaluatedRun, other: EvaluatedRun) -> dict[str, tuple[Any, Any]]:

@@ -158,6 +158,23 @@ def test_intervals_keep_within_the_range_of_an_installed_verifier(tmp_path, monk
     assert intervals("") == ["unknown)", "-0.218 to 0.418)"]
 
 
+def test_the_interval_of_a_verifier_that_is_no_share_is_that_of_its_evaluation(tmp_path, monkeypatch):
+    """Its scores may all be 0 or 1 without being all that it can give."""
+    (tmp_path / "sums.py").write_text(
+        "from mmrl import VerifierSpec, hookimpl\n\n\n@hookimpl\ndef mmrl_verifiers():\n"
+        '    return [VerifierSpec(id="sums/all", target="sums:all", low=0.0, high=9.0, graded=True)]\n'
+    )
+    values = [0.0, 1.0, 0.0, 0.0, 1.0]
+    for name in "ab":
+        run = RunFolder.create(tmp_path / name, {"name": name, "seed": 0}, 0)
+        run.items(4, [item(str(i), v, verifier="sums/all") for i, v in enumerate(values)])
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MMRL_PLUGIN_FILES", "sums.py")
+    done = CliRunner().invoke(main, ["compare", "a", "b"])
+    low, high = confidence_interval(values, 0.0, 9.0, counted=False)
+    assert f"({low:.3f} to {high:.3f})" in done.output and (low, high) != wilson(2, 5), done.output
+
+
 CHAINS = {"a": (2, 1, 0, 0, 5), "b": (3, 3, 0, 2, 5)}
 """Instructions that were carried out in a row, of each episode of two runs."""
 
