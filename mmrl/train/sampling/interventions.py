@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 
@@ -15,6 +17,16 @@ def stretches(corrected_T: torch.Tensor) -> list[tuple[int, int]]:
     """(first, end) of each stretch of calls in which another acted; the end is excluded."""
     edges = torch.cat([corrected_T.new_zeros(1), corrected_T, corrected_T.new_zeros(1)]).int().diff().cpu()
     return list(zip((edges == 1).nonzero()[:, 0].tolist(), (edges == -1).nonzero()[:, 0].tolist(), strict=True))
+
+
+@contextlib.contextmanager
+def expert_takes_over(collector: Any, share: float) -> Iterator[None]:
+    """In this share of the episodes that are played inside, the simulator's expert takes over."""
+    collector.interventions = share
+    try:
+        yield
+    finally:
+        collector.interventions = 0.0
 
 
 def refuse_interventions(rollouts: Sequence[Rollout], number: int, kind: str) -> None:

@@ -20,6 +20,7 @@ from mmrl.policies.batches import Batch, Credit, ones
 from mmrl.rollout.simulators.lockstep import SimulatorCollector
 from mmrl.train.metrics import rl_metrics
 from mmrl.train.sampling.groups import Sampled, outcomes
+from mmrl.train.sampling.interventions import expert_takes_over
 from mmrl.train.sampling.offline import expert_episodes
 from mmrl.train.sampling.sampler import Sampler
 from mmrl.train.sampling.verified import Verified
@@ -90,12 +91,8 @@ class ExperienceSteps(Steps):
 
     def play(self) -> Sampled:
         """Episodes of the policy; in some the expert takes over."""
-        collector = self.run.collector
-        collector.interventions = self.stage.interventions
-        try:
+        with expert_takes_over(self.run.collector, self.stage.interventions):
             return self.sampler(self.source.upcoming(self.sampler.prompts), self.run.at.moment)
-        finally:
-            collector.interventions = 0.0
 
     def given(self) -> list[Lived]:
         """The expert's episodes."""

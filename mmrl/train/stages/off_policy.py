@@ -20,7 +20,7 @@ from mmrl.policies.eyes import Sees
 from mmrl.policies.squashed import Squashed
 from mmrl.train.metrics import rl_metrics
 from mmrl.train.sampling.groups import Sampled, outcomes
-from mmrl.train.sampling.interventions import stretches
+from mmrl.train.sampling.interventions import expert_takes_over, stretches
 from mmrl.train.sampling.offline import episode_of, layout_of, offline_memory, paid
 from mmrl.train.sampling.rule_states import RuleState, load_states, save_states, states_of
 from mmrl.train.sampling.rules import plugin_rules
@@ -127,12 +127,8 @@ class OffPolicySteps(Steps):
 
     def play(self) -> Sampled:
         """The scored episodes of a step; in some the simulator's expert takes over."""
-        collector = self.run.collector
-        collector.interventions = self.stage.interventions
-        try:
+        with expert_takes_over(self.run.collector, self.stage.interventions):
             return self.sampler(self.source.upcoming(self.sampler.prompts), self.run.at.moment)
-        finally:
-            collector.interventions = 0.0
 
     def remember(self, sampled: Sampled) -> torch.Tensor:
         """Add the episodes to the memory. Returns float32 [N]: 1 for those that it took, NaN for those whose score failed."""

@@ -103,14 +103,13 @@ class Gym(ProcessSimulator):
             workers.close()
             raise UserError(f"{what}: its observations have no text that says what to do: set instruction")
         try:
-            meant = {"units": tuple(units)} if units else units_of_bounds(workers.facts["bounds"])
-            action = ActionSpec(dims=workers.facts["dims"], control_mode=frame, gripper=gripper, **meant)
+            own = {"units": tuple(units)} if units else units_of_bounds(workers.facts["bounds"])
+            action = ActionSpec(dims=workers.facts["dims"], control_mode=frame, gripper=gripper, **own)
         except ValueError as error:
             workers.close()
             raise UserError(f"{what}: {error}") from error
-        super().__init__(
-            workers, instruction=instruction, action=action, max_steps=max_steps or workers.facts["max_steps"], device=device
-        )
+        most = max_steps or workers.facts["max_steps"]
+        super().__init__(workers, instruction=instruction, action=action, max_steps=most, device=device)
 
     def reset(self, seeds_n: torch.Tensor, env_ids_n: torch.Tensor | None = None, variant: str | None = None) -> Observation:
         observation = super().reset(seeds_n, env_ids_n, variant)
