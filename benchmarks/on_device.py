@@ -108,10 +108,18 @@ def weights_made(size: str, device: str) -> Iterator[None]:
         vlm.load = real
 
 
-def loaded(size: str, device: str, dtype: str = "bfloat16", lora: int = 0, parts: Sequence[str] = EVERYWHERE) -> VLM:
+def loaded(
+    size: str,
+    device: str,
+    dtype: str = "bfloat16",
+    lora: int = 0,
+    parts: Sequence[str] = EVERYWHERE,
+    batch_invariant: bool = False,
+) -> VLM:
     """A policy of that size that never ends a completion. lora: rank of adapters in these parts, 0 to train all weights."""
     adapters = LoraConfig(rank=lora, alpha=lora, target_modules=[*parts]) if lora else None
     with weights_made(size, device):
-        policy = VLM(PolicyConfig(model=name_of(size), dtype=dtype, lora=adapters), device=device)  # type: ignore[arg-type]
+        told: dict[str, Any] = {"dtype": dtype, "lora": adapters, "batch_invariant": batch_invariant}
+        policy = VLM(PolicyConfig(model=name_of(size), **told), device=device)
     policy.bias_V[list(policy.eos)] = -torch.inf
     return policy

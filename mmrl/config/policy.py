@@ -64,6 +64,10 @@ class PolicyConfig(Section):
     """Implementation of attention. `flex_attention` skips pairs of tokens that don't see each other. `auto` takes it on a GPU,
     and on a CPU for rows of more than 1,024 tokens, if it is exact for the model. `sdpa` and `eager` make a mask of all pairs;
     `eager` is slow and easy to inspect. Policies that act have short rows, and take `sdpa` unless this is `eager`."""
+    batch_invariant: bool = False
+    """Compute each token's numbers alike whatever else is in a pass, so that mmrl's own sampler and the learner have the same
+    log-probabilities, bit for bit, in any dtype. It is slower. For the policy `vlm`, models without windows or states, and
+    `attn_implementation = "auto"`."""
     trust_remote_code: bool = False
     """Run code that comes with the checkpoint. Switch it on only if you trust the code's author."""
     chat_template: str | None = None

@@ -22,7 +22,7 @@ from mmrl.policies.vlm.coordinate_formats import UnknownFormat
 from mmrl.policies.vlm.processing import TOOLS_AS_TEXT
 
 _TEXT = ("chat_template", "chat_template_kwargs", "shown_tokens")
-UNUSED = ("dtype", "attn_implementation", "trust_remote_code", *_TEXT, "min_pixels", "lora")
+UNUSED = ("dtype", "attn_implementation", "batch_invariant", "trust_remote_code", *_TEXT, "min_pixels", "lora")
 """Keys of `[policy]` that mean nothing for an endpoint."""
 
 

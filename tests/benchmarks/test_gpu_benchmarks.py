@@ -140,6 +140,7 @@ def test_it_runs_at_tiny_size_on_a_cpu_and_prints_one_object(script):
         assert rows["all"] == pytest.approx(found["bfloat16"], rel=2), "the parts are all that rounds"
     elif script == "gap_gpu.py":
         assert found["float32"]["shared"]["mean"] < 1e-5 < found["bfloat16"]["shared"]["mean"] < 5e-3
+        assert found["invariant"]["shared"]["largest"] == found["invariant"]["alone"]["largest"] == 0
     else:
         assert all(case["ratio"] > 0.5 and case["gradient_difference"] < 0.1 for case in found["cases"].values())
 
@@ -158,7 +159,7 @@ def test_a_model_as_deep_as_published_ones_shares_its_prompts_and_differs_least_
     found = json.loads(done.stdout)
     half, least, whole = (found[dtype]["shared"]["mean"] for dtype in ("bfloat16", "float16", "float32"))
     assert max(whole, found["float32"]["alone"]["mean"]) < 1e-6 < least < half / 3, "a number of float16 has three bits more"
-    assert half < 5e-3
+    assert half < 5e-3 and found["invariant"]["shared"]["largest"] == 0
 
 
 def test_memory_that_runs_out_lowers_what_is_asked_and_keeps_what_was_found(capsys):

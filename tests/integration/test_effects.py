@@ -1986,6 +1986,12 @@ ENTRIES = {
         seen=lambda a, b: attention_of(a) != attention_of(b) and same(a, b),
         why="attention is computed otherwise, and the results are the same",
     ),
+    "policy.batch_invariant": Effect(
+        to=True,
+        also=SGD,
+        seen=lambda a, b: any(a.metric("logprob_gap")) and not any(b.metric("logprob_gap")) and same(a, b),
+        why="sampler and learner compute the same bits",
+    ),
     "policy.chat_template": Effect(
         to=written_template(),
         why="the template writes other words",

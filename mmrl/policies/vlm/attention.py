@@ -4,6 +4,7 @@
 - `blocks`: as `dense` in short rows; in long ones block by block in torch's own operations, see `by_blocks`.
 - `flex`: by FlexAttention's kernels (Dong et al., Flex Attention), which torch compiles for a GPU. On a CPU, where they have no
   gradients, and if a kernel doesn't compile, `by_blocks` takes their place.
+- `varlen`: within sequences, with the same bits wherever a sequence stands, for `batch_invariant`; see `sequence_attention`.
 
 Passes whose mask is plainly causal or that feed single tokens to a cache stay with torch's fused attention, which needs no mask.
 The mask is always the model's own rule, see `packed_rows`; `probe` compares each way with the model's own forward pass.
@@ -29,20 +30,24 @@ from mmrl.policies.compiling import allow_recompilations
 from mmrl.policies.vlm.block_masks import BLOCK, block_mask
 from mmrl.policies.vlm.by_blocks import attention_by_blocks
 from mmrl.policies.vlm.capabilities import Way
-from mmrl.policies.vlm.packed_rows import additive, with_packed_rows, without_empty_rows
+from mmrl.policies.vlm.packed_rows import additive, packed_sequences, with_packed_rows, without_empty_rows
+from mmrl.policies.vlm.sequence_attention import within_sequences
+from mmrl.policies.vlm.sequences import Sequences, cached_sequences
 from mmrl.policies.vlm.slices import by_heads, by_tokens, share_of, slicing_team
 
 LONG = {"cpu": 1024, "cuda": 4096}
 """Device -> no mask of more than so many tokens squared is made, unless the run file names `sdpa` or `eager`. On a CPU, rows that
 are longer are faster by blocks (benchmarks/attention.py)."""
-NAMES: Mapping[Way, str] = {"blocks": "mmrl_blocks", "flex": "mmrl_flex"}
+NAMES: Mapping[Way, str] = {"blocks": "mmrl_blocks", "flex": "mmrl_flex", "varlen": "mmrl_varlen"}
 """Way -> its name among transformers' implementations of attention."""
 _SMALL: ContextVar[int] = ContextVar("small", default=0)
 _SINGLE: ContextVar[bool] = ContextVar("single", default=False)
 
 
-def ways(setting: str, device: torch.device) -> tuple[Way, ...]:
+def ways(setting: str, device: torch.device, batch_invariant: bool = False) -> tuple[Way, ...]:
     """The ways to try, best first, for `policy.attn_implementation`; if none is exact, `dense` is left."""
+    if batch_invariant:
+        return ("varlen",)
     if setting not in ("auto", "flex_attention"):
         return ()
     on_gpu = device.type == "cuda" and torch.cuda.is_available()
@@ -120,8 +125,11 @@ def single_tokens() -> Iterator[None]:
 # -- masks --------------------------------------------------------------------------------------------------------------------
 
 
-def mask(way: Way, **given: Any) -> torch.Tensor | BlockMask | None:
-    """A mask function of transformers: a `BlockMask` where attention goes by blocks, else what `sdpa` takes."""
+def mask(way: Way, **given: Any) -> torch.Tensor | BlockMask | Sequences | None:
+    """A mask function of transformers: a `BlockMask` where attention goes by blocks, sequences where it goes by them, else what
+    `sdpa` takes."""
+    if way == "varlen":
+        return packed_sequences(given) or cached_sequences(given)
     packed = with_packed_rows(given)
     given = given if packed is None else packed
     if _by_blocks(way, packed is not None, given):
@@ -167,7 +175,7 @@ def attention(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    attention_mask: torch.Tensor | BlockMask | None,
+    attention_mask: torch.Tensor | BlockMask | Sequences | None,
     dropout: float = 0.0,
     scaling: float | None = None,
     softcap: float | None = None,
@@ -189,7 +197,7 @@ def _attended(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    attention_mask: torch.Tensor | BlockMask | None,
+    attention_mask: torch.Tensor | BlockMask | Sequences | None,
     *,
     dropout: float,
     scaling: float | None,
@@ -199,16 +207,19 @@ def _attended(
     """Attention within whole rows."""
     if isinstance(attention_mask, torch.Tensor) and _keys_are_shared(query, key, attention_mask, dropout, given):
         return by_shared_keys(query, key, value, attention_mask, scaling), None
-    if not isinstance(attention_mask, BlockMask):
+    if isinstance(attention_mask, torch.Tensor | None):
         found: tuple[torch.Tensor, None] = sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **given
         )
         return found
-    if strange := [name for name in ("s_aux", "position_bias", "cache") if given.get(name) is not None]:
+    strange = [name for name in ("s_aux", "position_bias", "cache") if given.get(name) is not None]
+    if strange := [*strange, *(["dropout"] if dropout else [])]:
         raise NotImplementedError(f"attention by blocks has no {', '.join(strange)}")
-    if dropout:
-        raise NotImplementedError("attention by blocks has no dropout")
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    if not isinstance(attention_mask, BlockMask):
+        if softcap is not None:
+            raise NotImplementedError("attention within sequences has no cap of scores")
+        return within_sequences(query, key, value, attention_mask, scale), None
     output = KERNEL(query, key, value, attention_mask, scale, softcap)
     return output.transpose(1, 2).contiguous(), None
 

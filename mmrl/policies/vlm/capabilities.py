@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Head = Literal["plain", "softcap", "scale", "multiply", "divide"]
-Way = Literal["dense", "blocks", "flex"]
+Way = Literal["dense", "blocks", "flex", "varlen"]
 """How attention is computed, see `attention`."""
 
 

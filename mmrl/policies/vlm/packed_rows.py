@@ -19,6 +19,7 @@ import torch
 from transformers.masking_utils import sdpa_mask
 
 from mmrl.api.transfer import upload
+from mmrl.policies.vlm.sequences import PackedSequences, refuse_masks
 
 ALIGNED = 16
 """Rows of a mask begin at multiples of this many numbers: torch's attention on GPUs copies masks whose rows don't."""
@@ -62,6 +63,10 @@ class PackedRows:
     @functools.cached_property
     def gathers(self) -> Gathers:
         return Gathers.of(self.segment_BS)
+
+    @functools.cached_property
+    def sequences(self) -> PackedSequences:
+        return PackedSequences.of(self.segment_BS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,6 +178,16 @@ def with_packed_rows(given: Mapping[str, Any]) -> dict[str, Any] | None:
     S = rows.segment_BS.shape[1]  # of whole rows, also where the model is given a slice of them
     whole = {"q_length": S, "kv_length": S, "mask_function": rows.rule(given["mask_function"])}
     return {**given, **whole, "allow_is_causal_skip": False, "attention_mask": None}
+
+
+def packed_sequences(given: Mapping[str, Any]) -> PackedSequences | None:
+    """In the place of such a mask, what attention is computed within; None as in `with_packed_rows`. Raises NotImplementedError
+    for a rule that is more than causal."""
+    rows = _ROWS.get()
+    if rows is None or not isinstance(given.get("config"), rows.config):
+        return None
+    refuse_masks(given)
+    return rows.sequences
 
 
 def without_empty_rows(seen: torch.Tensor, given: Mapping[str, Any]) -> torch.Tensor:

@@ -109,15 +109,17 @@ def _with_way(
     for way in ways:
         tried = replace(found, way=way)
         try:
-            if kernels := way == "flex" and family.model.device.type == "cuda":  # their blocks are longer than the rows so far
+            if kernels := way != "blocks" and family.model.device.type == "cuda":  # their blocks are longer than the rows so far
                 truth = _truth(family, found, encode, times=attention.BLOCK // 2, length=attention.BLOCK + LENGTH)
             family.use(tried)
             with contextlib.nullcontext() if kernels else attention.small_blocks():
                 bound = _compare(family, truth)[2]
                 fed = _stepped(family, [truth.trial, truth.other] if found.pads else [truth.trial])
-            if kernels and attention.KERNEL.failure:
+            if way == "flex" and kernels and attention.KERNEL.failure:
                 raise _Differs(attention.KERNEL.failure)
             _check(_gap(fed, truth.step[: len(fed)]), bound, "logits of a step with a cache")
+            if way == "varlen":
+                _check_bits(family, truth.trial, fed[0])
             return replace(tried, slower_because="; ".join(why))
         except _Differs as differs:
             why.append(f"{way}: {differs}")
@@ -173,6 +175,18 @@ def _compare(family: Family, truth: _Truth) -> tuple[float, float, float]:
 def _check(gap: float, bound: float, what: str) -> None:
     if not gap <= bound:
         raise _Differs(f"{what} differ by {gap:.1e}")
+
+
+@torch.no_grad()
+def _check_bits(family: Family, trial: _Trial, fed_V: torch.Tensor) -> None:
+    """fed_V: the logits after the first token of the first completion, of a prompt beside another, by a cache."""
+    hidden, before_GC = _packed_hidden(family, trial)
+    for what, found_V in (
+        ("a packed row", family.head(hidden[before_GC])[0, 1]),
+        ("a prompt that is fed alone", _stepped(family, [trial])[0]),
+    ):
+        if unequal := int((found_V != fed_V).sum()):
+            raise _Differs(f"{unequal} of {len(fed_V)} logits of {what} have other bits than with another prompt beside it")
 
 
 def _gap(found: torch.Tensor, wanted: torch.Tensor) -> float:

@@ -23,6 +23,7 @@ from mmrl.policies.names import base_name
 from mmrl.policies.policy import Policy
 from mmrl.policies.shard import Sharded, model_state_dict, shard, unsharded
 from mmrl.policies.vlm import attention, loading, tiny
+from mmrl.policies.vlm.batch_invariant import make_invariant, refuse_variant
 from mmrl.policies.vlm.capabilities import Capabilities
 from mmrl.policies.vlm.chat_templates import read_template
 from mmrl.policies.vlm.coordinate_formats import format_of
@@ -78,6 +79,9 @@ class VLM(Policy):
         self.unrouted = why_not_routed(self.model) if has_experts(self.model) else ""
         """Why nothing is known of the routes of a model with experts; empty if its routers are understood."""
         self.family: Family = family_of(self.model, self.processor)
+        self.batch_invariant = config.batch_invariant
+        if config.batch_invariant:
+            make_invariant(self.model)
         use_vision_cache(self.family.base)
         self.banned = frozenset(self.family.banned_ids())
         self.eos = frozenset(_eos_ids(self.model, self.tokenizer)) - self.banned
@@ -123,11 +127,14 @@ class VLM(Policy):
     def _probe(self, implementation: str) -> None:
         """Find out how the model may be run. Models of one configuration share the verdict."""
         kind = f"{type(self.family).__name__} {type(self.model).__name__} {self.model.dtype} {self.device.type} {implementation}"
-        key = f"{kind} {self.model.config.to_json_string(use_diff=False)}"
+        key = f"{kind} {self.batch_invariant} {self.model.config.to_json_string(use_diff=False)}"
         if key in _PROBED:
             self.family.use(_PROBED[key])
         else:
-            _PROBED[key] = probe(self.family, self.reader.encode, attention.ways(implementation, self.device))
+            ways = attention.ways(implementation, self.device, self.batch_invariant)
+            _PROBED[key] = probe(self.family, self.reader.encode, ways)
+        if self.batch_invariant:
+            refuse_variant(self.model, self.family.capabilities)
         self.blank = self.encode(Prompt(messages=[user_message("x", *self.family.samples())]))
 
     # -- prompts and text, by the processor ------------------------------------------------------------------------------
@@ -181,6 +188,8 @@ class VLM(Policy):
         if frozen:
             other.model.requires_grad_(False)
         other.family = type(self.family)(other.model, self.processor, self.family.capabilities)
+        if self.batch_invariant and self.root is not None:
+            make_invariant(other.model)
         if self.root is not None and spread:
             other.spread()
         return other

@@ -26,6 +26,7 @@ def check_compute(config: RunConfig, acts: bool, algorithms: Sequence[Algorithm 
     check_dora(config)
     check_compile(config)
     check_float16(config)
+    check_batch_invariant(config)
     check_sequence_parallel(config)
     check_staleness(config, acts, algorithms)
     check_interrupt(config, acts)
@@ -222,6 +223,26 @@ def check_float16(config: RunConfig) -> None:
         if beside or isinstance(stage, RecapStage | HgDaggerStage | OffPolicyStage):
             what = "turn_critic" if beside else f"kind = {stage.kind!r}"
             raise UserError(f'policy.dtype = "float16" isn\'t for stages.{number}.{what}: {instead}')
+
+
+def check_batch_invariant(config: RunConfig) -> None:
+    """Refuse settings with which numbers of a token would depend on the other tokens of a pass all the same. What a model or a
+    device can't do is found when the model is loaded."""
+    policy, compute = config.policy, config.compute
+    if not policy.batch_invariant:
+        return
+    lora = policy.lora
+    against = {
+        f'policy.kind = "{policy.kind}"': policy.kind != "vlm",
+        f'policy.attn_implementation = "{policy.attn_implementation}"': policy.attn_implementation != "auto",
+        "policy.lora.nf4": bool(lora and lora.nf4),
+        "policy.lora.use_dora": bool(lora and lora.use_dora),
+        f'compute.sampler = "{compute.sampler}"': compute.sampler != "local",
+        f"compute.sequence_parallel = {compute.sequence_parallel}": compute.sequence_parallel > 1,
+        "train.compile": config.train.compile,
+    }
+    if found := [key for key, stands in against.items() if stands]:
+        raise UserError(f"policy.batch_invariant doesn't go with {found[0]}: leave one of them out")
 
 
 def check_sequence_parallel(config: RunConfig) -> None:
