@@ -34,7 +34,7 @@ def device(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> I
         with quiet():  # peft imports it, and with a device it would look for CUDA's functions in torch
             importlib.import_module("bitsandbytes")
     # FlexAttention's kernels can't be compiled for a device that isn't there
-    monkeypatch.setattr("mmrl.policies.vlm.attention.ways", lambda setting, device: ())
+    monkeypatch.setattr("mmrl.policies.vlm.attention.ways", lambda _, __, invariant: ("varlen",) if invariant else ())
     monkeypatch.setattr("mmrl.policies.vlm.vlm._PROBED", {})
     try:
         with pretended.pretended_device(FOLDER, getattr(request, "param", "") == "threads") as ledger:

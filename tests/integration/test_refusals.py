@@ -745,6 +745,22 @@ REFUSED = {
 }
 
 
+INVARIANT = {"model": "tiny:qwen2_vl", "batch_invariant": True}
+REFUSED |= {
+    f"the same bits with {what}": (sections, rf"policy\.batch_invariant doesn't go with {what}: leave one of them out")
+    for what, sections in {
+        'policy.attn_implementation = "sdpa"': {"policy": {**INVARIANT, "attn_implementation": "sdpa"}},
+        'policy.kind = "reward"': {"policy": {**INVARIANT, "kind": "reward"}},
+        r"policy\.lora\.nf4": {"policy": {**INVARIANT, "lora": {"nf4": ["language"]}}},
+        r"policy\.lora\.use_dora": {"policy": {**INVARIANT, "lora": {"use_dora": True}}},
+        'compute.sampler = "vllm"': {"policy": INVARIANT, "compute": {"sampler": "vllm"}},
+        "compute.sequence_parallel = 2": {"policy": INVARIANT, "compute": {"learners": 2, "sequence_parallel": 2}},
+        r"train\.compile": {"policy": INVARIANT, "train": {"compile": True}},
+        r"evaluate\.steer": {"policy": INVARIANT, "evaluate": {"steer": True}},
+    }.items()
+}
+
+
 @pytest.fixture
 def nothing_loads(monkeypatch):
     """Whatever would load weights or start workers."""

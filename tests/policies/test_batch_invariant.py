@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+import flash_kernels
 import vlm_cases as cases
 from mmrl.api.errors import UserError
 from mmrl.config.sections import LoraConfig, PolicyConfig
@@ -26,7 +27,7 @@ from mmrl.train.update.pack_conversations import pack
 
 FAMILIES = (
     *("qwen2_5_vl", "internvl", "qwen2_vl", "qwen3_vl", "glm4v", "glm46v", "llava", "smolvlm", "idefics3", "llava_onevision"),
-    *("perception_lm", "llava_next", "qwen2_5_omni", "deepseek_vl", "internvl3_5", "glm_ocr", "paddleocr_vl"),
+    *("ovis2", "llava_next", "qwen2_5_omni", "deepseek_vl", "internvl3_5", "glm_ocr", "paddleocr_vl"),
 )
 SAMPLING = SamplingParams(max_tokens=12, temperature=0.8, seed=3)
 PROMPTS = [cases.prompt(1), cases.prompt(2, 2), cases.prompt(4)]
@@ -173,27 +174,9 @@ def test_a_layer_that_depends_on_the_batch_is_found_when_the_model_is_loaded(mon
 # -- the kernel of a GPU, whose semantics a stand-in has ------------------------------------------------------------------------
 
 
-def flash(query, key, value, query_ends, key_starts, most_q, most_k, dropout, causal, debug, *, scale, seqused_k=None):
-    """`aten._flash_attention_forward` of sequences, as documented: causal ones are aligned at their ends."""
-    assert not dropout and not debug and query.shape[1] % key.shape[1] == 0
-    assert most_q > 1 or query.shape[1] == key.shape[1]  # else its kernel divides keys by the number of rows
-    used = key_starts.diff() if seqused_k is None else seqused_k
-    assert int(query_ends.diff().max()) <= most_q and int(used.max()) <= most_k and len(query_ends) == len(key_starts)
-    layout = sequence_attention._Layout(query_ends, key_starts, used, (most_q, most_k), causal)
-    return sequence_attention._exact(query, key, value, layout, scale), torch.zeros(1), torch.zeros(2), torch.zeros(1)
-
-
-def flash_backward(slope, query, key, value, out, sums, query_ends, key_ends, most_q, most_k, dropout, causal, *_, scale):
-    given = [x.detach().requires_grad_() for x in (query, key, value)]
-    with torch.enable_grad():
-        output = flash(*given, query_ends, key_ends, most_q, most_k, dropout, causal, False, scale=scale)[0]
-    return torch.autograd.grad(output, given, slope)
-
-
 @pytest.fixture
 def kernels(monkeypatch):
-    made = SimpleNamespace(_flash_attention_forward=flash, _flash_attention_backward=flash_backward)
-    monkeypatch.setattr(sequence_attention, "KERNELS", made)
+    monkeypatch.setattr(sequence_attention, "KERNELS", flash_kernels)
 
 
 def drawn(*shape):

@@ -89,7 +89,7 @@ def make_invariant(model: Any) -> None:
         elif hasattr(module, "lora_A"):
             module.forward = partial(by_rows, module.forward)
         elif isinstance(module, nn.modules.conv._ConvNd):
-            module.forward = partial(_one_by_one, module.forward)
+            module.forward = partial(_convolved, module.forward, module.kernel_size)
         elif type(module).__name__.endswith("Norm"):
             module.forward = partial(_filled_up, module.forward)
         elif getattr(vars(module).get("forward"), "func", None) is embed_patches:
@@ -112,9 +112,13 @@ def _alone(
     return torch.cat(found), None
 
 
-def _one_by_one(forward: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
-    """A convolution of one picture after another."""
-    return torch.cat([forward(one) for one in x.split(1)])
+def _convolved(forward: Callable[[torch.Tensor], torch.Tensor], kernel_size: tuple[int, ...], x: torch.Tensor) -> torch.Tensor:
+    """A convolution of one picture after another; where the inputs are single patches, of `ROWS` of them."""
+    if x.shape[2:] != kernel_size:
+        return torch.cat([forward(one) for one in x.split(1)])
+    return by_rows(lambda patches: forward(patches.view(-1, *x.shape[1:])).flatten(1), x.flatten(1)).view(
+        len(x), -1, *[1] * len(kernel_size)
+    )
 
 
 def refuse_variant(model: Any, found: Capabilities) -> None:

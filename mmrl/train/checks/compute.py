@@ -19,6 +19,7 @@ def check_compute(config: RunConfig, acts: bool, algorithms: Sequence[Algorithm 
     """Raise UserError if the run can't run as `[compute]` says, or if a key would have no effect. acts: the policy acts in
     simulators. algorithms: one per stage."""
     check_unused(config.compute)
+    check_batch_invariant(config)
     check_sampler(config, acts)
     check_placement(config, acts)
     check_learners(config)
@@ -26,7 +27,6 @@ def check_compute(config: RunConfig, acts: bool, algorithms: Sequence[Algorithm 
     check_dora(config)
     check_compile(config)
     check_float16(config)
-    check_batch_invariant(config)
     check_sequence_parallel(config)
     check_staleness(config, acts, algorithms)
     check_interrupt(config, acts)
@@ -240,6 +240,7 @@ def check_batch_invariant(config: RunConfig) -> None:
         f'compute.sampler = "{compute.sampler}"': compute.sampler != "local",
         f"compute.sequence_parallel = {compute.sequence_parallel}": compute.sequence_parallel > 1,
         "train.compile": config.train.compile,
+        "evaluate.steer": config.evaluate.steer,  # it needs gradients through the cache
     }
     if found := [key for key, stands in against.items() if stands]:
         raise UserError(f"policy.batch_invariant doesn't go with {found[0]}: leave one of them out")
