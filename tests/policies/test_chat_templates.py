@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -94,6 +95,14 @@ def test_a_template_of_the_run_file_takes_the_place_of_the_model_s(checkpoint, t
     policy.save(tmp_path / "saved")
     again = VLM(PolicyConfig(model=str(tmp_path / "saved")))
     assert shown(again, again.encode(Prompt(messages=[user_message("Which?")]))) == "user: Which?Answer: ", "a checkpoint has it"
+    bare = shutil.copytree(checkpoint, tmp_path / "bare")
+    (bare / "chat_template.jinja").unlink()
+    with pytest.raises(UserError, match="it has no chat template"):
+        VLM.check(PolicyConfig(model=str(bare)))
+    config = PolicyConfig(model=str(bare), chat_template=str(own))
+    VLM.check(config)
+    given = VLM(config)
+    assert shown(given, given.encode(Prompt(messages=[user_message("Which?")]))) == "user: Which?Answer: ", "without its own"
 
 
 @pytest.mark.parametrize(
@@ -112,9 +121,8 @@ def test_a_template_that_can_t_be_is_refused(checkpoint, tmp_path, text, wanted)
     with pytest.raises(UserError, match=wanted) as found:
         VLM(config)
     assert "\n" not in str(found.value)
-    if wanted != "picture":  # which is known when the model is there
-        with pytest.raises(UserError, match=wanted):
-            VLM.check(config)
+    with pytest.raises(UserError, match=wanted):
+        VLM.check(config)
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from mmrl import Prompt, user_message
 from mmrl.config.load import load_config, to_dict
 from mmrl.policies.load import make_policy
 from mmrl.policies.vlm import tiny
+from mmrl.policies.vlm.chat_templates import read_template
 from mmrl.rollout.generate.local import LocalGenerator
 from mmrl.rollout.generate.sampling import SamplingParams
 from mmrl.run_folder.reader import read_run
@@ -99,6 +100,19 @@ def test_transformers_loads_it(made, base, tmp_path, name, merge, files):
     trained = policy_logits(made[name], processor)
     torch.testing.assert_close(logits(model, processor), trained, atol=1e-5, rtol=1e-5)
     assert (logits(before, processor) - trained).abs().max() > 1e-3, "training changed something"
+
+
+def test_the_run_file_names_the_chat_template_beside_it(made, tmp_path, monkeypatch):
+    run = shutil.copytree(made["lora"], tmp_path / "run")
+    text = (run / "config.toml").read_text()
+    (run / "config.toml").write_text(text.replace("[policy]\n", '[policy]\nchat_template = "/gone/own.jinja"\n'))
+    export_run(run, tmp_path / "out", which="last")
+    monkeypatch.chdir(tmp_path / "out")
+    config = load_config("run.toml")
+    assert config.policy.chat_template == "chat_template.jinja" and read_template(config.policy.chat_template)
+    told, now = (tomllib.loads(x) for x in (text, Path("run.toml").read_text()))
+    del now["policy"]["chat_template"]
+    assert now == told
 
 
 def test_the_card_has_the_evaluation_and_what_was_trained_on(made, base, tmp_path):

@@ -14,6 +14,7 @@ from mmrl.config.sections import PolicyConfig
 from mmrl.policies.lora import adapter_chain, merge_saved_adapters
 from mmrl.policies.names import refuse_path
 from mmrl.policies.vlm import attention, suitability, tiny, weights
+from mmrl.policies.vlm.chat_templates import read_template
 from mmrl.policies.vlm.coordinate_formats import format_of
 from mmrl.policies.vlm.published import layers_in_files
 from mmrl.policies.vlm.suitability import MODEL_CURE, named_class
@@ -26,6 +27,7 @@ def load(config: PolicyConfig, name: str, seed: int) -> tuple[Any, Any]:
     adapters, name = adapter_chain(name)
     weights.refuse_lost_base(adapters, name)
     _refuse_frame(config, name)
+    template = read_template(config.chat_template) if config.chat_template else ""
     dtype = getattr(torch, config.dtype)
     if name.startswith("tiny:"):
         model, processor = tiny.build(dtype=dtype, attention=config.dense_attention, **tiny.parse(name, seed))
@@ -36,16 +38,20 @@ def load(config: PolicyConfig, name: str, seed: int) -> tuple[Any, Any]:
         model = openvla.load(name, dtype, config.dense_attention)
         processor = reading.load_processor(name, model.config)
     else:
-        processor = examine(name, config.trust_remote_code, adapters)
+        processor = examine(name, config.trust_remote_code, adapters, template)
         model = _load_weights(config, name)
     attention.use(model, "dense")  # with the cap of scores that transformers leaves out of its fastest attention
     for folder in reversed(adapters):
         merge_saved_adapters(model, folder, layers_in_files(model))
+    if template:
+        processor.chat_template = template
     return model, processor
 
 
 def check(config: PolicyConfig) -> None:
-    """Raise UserError for a `model` that can't be loaded, without reading weights. A hub name is not looked up."""
+    """Raise UserError for a `model` or a `chat_template` that can't be loaded, without reading weights. A hub name is not looked
+    up."""
+    template = read_template(config.chat_template) if config.chat_template else ""
     if config.model.startswith("tiny:"):
         tiny.parse(config.model, 0)
         _refuse_frame(config, config.model)
@@ -64,7 +70,7 @@ def check(config: PolicyConfig) -> None:
     if name.startswith("tiny:") or settings.get("model_type") == "openvla":
         weights.check_files(config.model, lambda: skeleton(config))
     elif settings:
-        examine(name, config.trust_remote_code, adapters)
+        examine(name, config.trust_remote_code, adapters, template)
 
 
 def skeleton(config: PolicyConfig) -> Any:
@@ -83,11 +89,12 @@ def skeleton(config: PolicyConfig) -> Any:
         ) from error
 
 
-def examine(name: str, trusted: bool, adapters: Sequence[Path]) -> Any:
+def examine(name: str, trusted: bool, adapters: Sequence[Path], template: str = "") -> Any:
     """The processor of a folder or hub name. Raises UserError for a model that can't be trained, or whose files don't belong
     together. No weights are read; those of a folder, and adapters, are compared with the model by their names and shapes.
 
-    trusted: code that comes with the checkpoint may run. adapters: folders with adapters of the model."""
+    trusted: code that comes with the checkpoint may run. adapters: folders with adapters of the model. template: in the place of
+    its chat template; empty leaves it."""
     from transformers import AutoConfig, AutoProcessor
 
     settings = suitability.read_settings(name)
@@ -110,6 +117,8 @@ def examine(name: str, trusted: bool, adapters: Sequence[Path]) -> Any:
         raise _unloadable(name, error, kind) from error
     if not getattr(processor, "chat_template", None) and hasattr(processor, "tokenizer"):  # Phi-4's processor drops it
         processor.chat_template = processor.tokenizer.chat_template
+    if template:
+        processor.chat_template = template
     suitability.refuse_processor(name, config, processor)
     if files or adapters:
         try:

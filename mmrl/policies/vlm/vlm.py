@@ -25,7 +25,6 @@ from mmrl.policies.shard import Sharded, model_state_dict, shard, unsharded
 from mmrl.policies.vlm import attention, loading, tiny
 from mmrl.policies.vlm.batch_invariant import make_invariant, refuse_variant
 from mmrl.policies.vlm.capabilities import Capabilities
-from mmrl.policies.vlm.chat_templates import read_template
 from mmrl.policies.vlm.coordinate_formats import format_of
 from mmrl.policies.vlm.experts import has_experts, why_not_routed
 from mmrl.policies.vlm.families import Family
@@ -67,8 +66,6 @@ class VLM(Policy):
         self.root: Sharded | None = None
         self.base = base_name(config.model, seed, tiny.full_name)
         model, self.processor = load(config, str(source) if source and not config.lora else config.model, seed)
-        if config.chat_template:
-            self.processor.chat_template = read_template(config.chat_template)
         use_pillows_lanczos(self.processor)
         if config.lora:
             add_adapters(model, config.lora, seed, self.device)
@@ -102,8 +99,6 @@ class VLM(Policy):
     def check(config: PolicyConfig) -> None:
         """Raise UserError for a `model` that can't be loaded, without loading it. A hub name is not looked up."""
         loading.check(config)
-        if config.chat_template:
-            read_template(config.chat_template)
 
     @staticmethod
     def check_teacher(config: PolicyConfig, teacher: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ from mmrl.train.export.card import LOADER, Card, Layout, origin
 from mmrl.train.export.hub import Hub
 from mmrl.train.resume import find_checkpoint, newest_state
 
-RUN_FILE = "run.toml"
+RUN_FILE, TEMPLATE = "run.toml", "chat_template.jinja"
 LEROBOT = "lerobot"
 """The layout that a kind of policy may have beside its own, see `layouts` of its class."""
 
@@ -80,7 +81,7 @@ def export_run(
             _save(config, source, out, merged)
         else:
             shutil.copytree(source, out, dirs_exist_ok=True)
-        shutil.copyfile(run / "config.toml", out / RUN_FILE)
+        write_run_file(run / "config.toml", out)
         named = hub or out.resolve().name
         layout, loader, opening = layout_of(out), loader_of(out), opening_in(out, config)
         card = Card(read_run(run), config, step, layout, named, origin(config.policy.model), loader, opening)
@@ -88,6 +89,18 @@ def export_run(
     if uploader:
         say(f"uploading {out} to {hub}")
     return Exported(step=step, layout=card.layout, url=uploader.upload(out) if uploader else "")
+
+
+def write_run_file(source: Path, out: Path) -> None:
+    """The run file of a run, beside its exported policy. A chat template of its own is named as it lies there."""
+    import tomli_w
+
+    text = source.read_text(encoding="utf-8")
+    told = tomllib.loads(text)
+    if told["policy"].get("chat_template") and (out / TEMPLATE).is_file():
+        told["policy"]["chat_template"] = TEMPLATE
+        text = tomli_w.dumps(told)
+    (out / RUN_FILE).write_text(text, encoding="utf-8")
 
 
 def layout_of(folder: Path) -> Layout:
@@ -122,7 +135,7 @@ def loader_of(folder: Path) -> str:
 
 def opening_in(folder: Path, config: RunConfig) -> str:
     """What the chat template of an exported policy writes of each answer, see `ChatTemplate.opening`; empty without one."""
-    if not (folder / "chat_template.jinja").is_file():
+    if not (folder / TEMPLATE).is_file():
         return ""
     from transformers import AutoProcessor
 
