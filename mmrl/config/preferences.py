@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from mmrl.config.training import SampledTraining
+from mmrl.config.training import ComparedTraining
 from mmrl.config.values import Positive, Rate, Share, Weight
 
 PairLoss = Literal[
@@ -31,7 +31,7 @@ PairLoss = Literal[
 ]
 
 
-class PreferenceStage(SampledTraining):
+class PreferenceStage(ComparedTraining):
     """`[[stages]] kind = "preference"`: learn from pairs of completions of one prompt, of which one is preferred."""
 
     kind: Literal["preference"]
@@ -119,6 +119,8 @@ class PreferenceStage(SampledTraining):
             raise ValueError(f'divergence_alpha has no effect with divergence = "{self.divergence}": drop it')
         if self.reference == "none":
             self._without_reference()
+        if self.reference_every and not self.compares:
+            raise ValueError("reference_every moves the reference model, and there is none: drop it")
         return self
 
     def _without_reference(self) -> None:

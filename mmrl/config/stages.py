@@ -26,7 +26,7 @@ from mmrl.config.rl_sections import (
     ReweightConfig,
     RuleConfig,
 )
-from mmrl.config.training import SampledTraining, Training
+from mmrl.config.training import ComparedTraining, SampledTraining, Training
 from mmrl.config.turn_critic import TurnCriticConfig
 from mmrl.config.values import Count, Free, Place, Positive, Rate, Real, Share, Source, Weight
 
@@ -47,7 +47,7 @@ class SftStage(Training):
     """The routers of a mixture of experts."""
 
 
-class RlStage(SampledTraining):
+class RlStage(ComparedTraining):
     """`[[stages]] kind = "rl"`: reinforcement learning from sampled and scored completions."""
 
     kind: Literal["rl"]
@@ -129,11 +129,6 @@ class RlStage(SampledTraining):
     reference: Literal["auto", "frozen", "adapter", "none"] = "auto"
     """The reference model of the KL penalty: `frozen`, a copy from the beginning of the stage; `adapter`, the model with its
     adapters off; `auto`, the latter if there are adapters."""
-    reference_every: Count = 0
-    """Number of steps after which a frozen reference model is set to the current policy; 0: never."""
-    reference_decay: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Every `reference_every` steps the reference model keeps this share of itself and takes the rest from the current policy, in
-    float32 (GRPO-CARE); 0: it is set to the policy."""
     # which completions are trained on
     success_threshold: Real = 0.5
     """A completion succeeds if its reward is at least this; used by the keys below and for pass@k."""
@@ -323,14 +318,8 @@ class RlStage(SampledTraining):
             raise ValueError('consistency asks a reference model: drop reference = "none" or consistency')
         if self.consistency and self.labels != "task" and self.consistency.verifier:
             raise ValueError(f'consistency.verifier is never called with labels = "{self.labels}": drop one of them')
-        if self.reference_decay and not self.reference_every:
-            raise ValueError(f"reference_decay = {self.reference_decay:g} has no effect without reference_every: set that to 10")
         if self.imitation and self.entropy_control:
             raise ValueError("imitation and entropy_control both add completions to the loss: drop one of them")
-        if self.reference_every and self.reference == "adapter":
-            raise ValueError(
-                'reference = "adapter" is the model without its adapters, which never changes: drop it or reference_every'
-            )
         return self
 
 

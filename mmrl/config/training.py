@@ -130,3 +130,26 @@ class SampledTraining(Training):
     def smaller(self) -> Self:
         small = super().smaller()
         return small.at_most(max_tokens=16) if small.max_tokens else small
+
+
+class ComparedTraining(SampledTraining):
+    """Keys of the stages that may have a reference model."""
+
+    reference: Literal["auto", "frozen", "adapter", "none"] = "auto"
+    """The reference model."""
+    reference_every: Count = 0
+    """Number of steps after which a frozen reference model is set to the current policy; 0: never. In a preference stage this is
+    TR-DPO (Gorbatovski et al., arXiv 2404.09656, section 3)."""
+    reference_decay: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Every `reference_every` steps the reference model keeps this share of itself and takes the rest from the current policy, in
+    float32 (GRPO-CARE, and the soft update of TR-DPO); 0: it is set to the policy."""
+
+    @model_validator(mode="after")
+    def _the_reference_moves(self) -> ComparedTraining:
+        if self.reference_decay and not self.reference_every:
+            raise ValueError(f"reference_decay = {self.reference_decay:g} has no effect without reference_every: set that to 10")
+        if self.reference_every and self.reference == "adapter":
+            raise ValueError(
+                'reference = "adapter" is the model without its adapters, which never changes: drop it or reference_every'
+            )
+        return self

@@ -15,13 +15,17 @@ PREFIX = "kept/"
 
 
 class KeptReference(Reference):
-    """A reference model that never changes, and its results."""
+    """A reference model, and its results for as long as it doesn't change."""
 
-    def __init__(self, policy: Policy, adapters: bool) -> None:
-        """adapters: see `Reference`."""
-        super().__init__(policy, adapters)
+    def __init__(self, policy: Policy, adapters: bool, decay: float = 0.0) -> None:
+        """adapters, decay: see `Reference`."""
+        super().__init__(policy, adapters, decay)
         self.kept: dict[tuple[PromptIndex, int], float] = {}
         """(prompt, side of its pair) -> log-probability of the completion."""
+
+    def follow(self) -> None:
+        super().follow()
+        self.kept.clear()
 
     def state(self) -> dict[str, torch.Tensor]:
         """The copy's weights, and the results: of each task the index of the prompt and the side, int64 [K, 2], and the

@@ -1598,6 +1598,18 @@ OF_PREFERENCE = {
     "divergence_alpha": Effect(to=0.9, also={S + "divergence": "alpha"}, seen=learns, why="nearer to the forward KL"),
     "nll_weight": Effect(to=1.0, seen=learns, why="preferred sides are imitated, too"),
     "tail_weight": Effect(to=0.0, seen=learns, why="the rest of the longer side counts for nothing"),
+    "reference_every": Effect(
+        to=1,
+        also={S + "steps": 3, S + "learning_rate": 1e-2},
+        seen=lambda a, b: abs(a.metric("preference/margin")[2]) > 1e-3 and learns(a, b),
+        why="the reference follows",
+    ),
+    "reference_decay": Effect(
+        to=0.9,
+        also={S + "reference_every": 1, S + "steps": 3, S + "learning_rate": 1e-2},
+        seen=learns,
+        why="the reference lags behind",
+    ),
     "on_policy_weights": Effect(
         to=True,
         seen=lambda a, b: learns(a, b) and None not in b.metric("preference/weight"),

@@ -205,6 +205,22 @@ def test_the_reference_model_sees_each_pair_once(tmp_path: Path) -> None:
     assert run.steps.reference.kept == kept and len(kept) == 32
 
 
+@pytest.mark.parametrize("decay", [0.0, 0.6])
+def test_the_reference_model_follows_the_policy(tmp_path: Path, decay: float) -> None:
+    """TR-DPO: every two steps it takes a share of the policy, and nothing is known of it then."""
+    run = begun(tmp_path, {"prompts_per_step": 8, "reference_every": 2, "reference_decay": decay})
+    expected, found = weights(run.policy), []
+    for number in range(1, 5):
+        found.append(step(run))
+        if number % 2 == 0:
+            expected = decay * expected + (1 - decay) * weights(run.policy)
+            assert not run.steps.reference.kept
+        torch.testing.assert_close(weights(run.steps.reference.copy), expected, atol=1e-6, rtol=1e-6)
+        assert (weights(run.policy) - expected).norm() > 1e-3 or (decay == 0 and number % 2 == 0)
+    if decay == 0:
+        assert [one["loss"] == pytest.approx(math.log(2), abs=1e-7) for one in found] == [True, False, True, False]
+
+
 class Answers:
     """A judge: the first of a group is worth 0.5, and so on."""
 
@@ -322,9 +338,11 @@ def test_a_pair_that_is_none_is_the_task_s_fault(tmp_path: Path, pair: Any) -> N
 
 # -- resume, smoke ------------------------------------------------------------------------------------------------------------
 
+MOVING = {"reference_every": 2, "reference_decay": 0.5}
+
 
 @pytest.mark.slow
-@pytest.mark.parametrize("keys", [{"pairs": "task"}, {"pairs": "sampled"}, {"loss": "bco", "reward_shift": True}], ids=str)
+@pytest.mark.parametrize("keys", [{"pairs": "task"}, {"pairs": "sampled"}, {"loss": "bco", "reward_shift": True}, {"loss": "dpo", **MOVING}], ids=str)
 def test_a_resumed_run_goes_on_bit_for_bit(tmp_path: Path, keys: dict) -> None:
     """Also with the reference's results, which another division into passes would change in their last digits, and with the mean
     reward so far."""

@@ -35,6 +35,7 @@ from mmrl.train.checks.corrections import check_corrections
 from mmrl.train.checks.critics import check_critic, check_turn_critic
 from mmrl.train.checks.off_policy import check_one_action
 from mmrl.train.checks.parts import check_parts
+from mmrl.train.checks.preferences import check_reference
 from mmrl.train.sampling.rules import check_plugin_rules
 
 
@@ -278,12 +279,7 @@ def check_stage(
     if taught != bool(stage.teacher):
         what = "needs a teacher: set teacher to a checkpoint" if taught else "doesn't use one: drop it, or use kdrl or opd"
         raise UserError(f"{where}.teacher: {stage.algorithm} {what}")
-    if stage.reference == "adapter" and config.policy.lora is None:
-        raise UserError(f'{where}.reference = "adapter" needs adapters: give [policy.lora], or set reference = "frozen"')
-    if stage.reference_every and config.policy.lora is not None and stage.reference == "auto":
-        raise UserError(
-            f'{where}.reference_every: with adapters the reference is the model without them: set reference = "frozen"'
-        )
+    check_reference(config, where, stage)
     rewarding = sorted({verifier for verifiers in weights.values() for verifier in verifiers})
     check_named(where, stage, rewarding)
     check_plugin_rules(where, stage, weights, tasks)

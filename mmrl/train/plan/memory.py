@@ -87,7 +87,7 @@ def resident(
         Part(name="reference", bytes=own // split if copy else 0, because="a frozen copy to compare with"),
         Part(
             name="reference's means",
-            bytes=FULL * weights.whole // split if copy and rl and rl.reference_decay else 0,
+            bytes=FULL * weights.whole // split if copy and compared and compared.reference_decay else 0,
             because="its weights in float32, as reference_decay is set",
         ),
         Part(

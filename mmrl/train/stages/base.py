@@ -16,6 +16,7 @@ from mmrl.api.types import Prompt, Rollout, Score
 from mmrl.compute import ranks
 from mmrl.compute.rank_errors import is_heard
 from mmrl.config.sections import RlStage, Training
+from mmrl.config.training import ComparedTraining
 from mmrl.data.prompts import PromptIndex, gold_completion
 from mmrl.policies.batches import Batch, Credit, ones
 from mmrl.run_folder.rollouts import draw_completion, gold_with_places, overlays_of, rollout_row, select_rollouts, with_frames
@@ -47,6 +48,13 @@ class Steps:
     def begin(self) -> None:
         """Make the learner. Not done in `__init__`, which may raise while the previous stage's learner can still be saved."""
         raise NotImplementedError
+
+    def move_reference(self) -> None:
+        """Let the reference model follow the policy behind the update of a step, if this is one in which it does."""
+        stage, reference = self.stage, self.learner.reference
+        assert isinstance(stage, ComparedTraining)
+        if reference and stage.reference_every and (self.run.at.stage_step + 1) % stage.reference_every == 0:
+            reference.follow()
 
     def state(self) -> dict[str, Any]:
         """The state with which the source of prompts continues after this step."""

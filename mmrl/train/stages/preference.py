@@ -81,7 +81,7 @@ class PreferenceSteps(Steps):
     def begin(self) -> None:
         config, run = self.config, self.run
         adapters = config.policy.lora is not None and self.stage.reference != "frozen"
-        self.reference = KeptReference(run.policy, adapters) if self.stage.compares else None
+        self.reference = KeptReference(run.policy, adapters, self.stage.reference_decay) if self.stage.compares else None
         self.learner = Learner(
             run.policy,
             self.stage,
@@ -92,6 +92,12 @@ class PreferenceSteps(Steps):
         )
 
     def __call__(self) -> dict[str, float]:
+        metrics = self.step()
+        self.move_reference()
+        return metrics
+
+    def step(self) -> dict[str, float]:
+        """Take pairs and learn from them; return the metrics."""
         if self.sampler is None:
             pairs = self.given()
             return self.learn(pairs)

@@ -268,8 +268,7 @@ class RlSteps(Steps):
             memory["kl"] = adapted(self.kl, metrics["kl"], stage.kl_target, stage.kl_horizon)
         if stage.adaptive_entropy:
             self.adapt_entropy(stage.adaptive_entropy, metrics)
-        if stage.reference_every and (self.run.at.stage_step + 1) % stage.reference_every == 0 and self.learner.reference:
-            self.learner.reference.follow()
+        self.move_reference()
         return metrics
 
     def adapt_entropy(self, rule: AdaptiveEntropyConfig, metrics: dict[str, float]) -> None:
