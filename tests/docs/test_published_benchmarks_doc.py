@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from benchmark_rows import CLIPS, PICTURES, SOUNDS
+from benchmark_rows import CLIPS, EXPRESSIONS, PICTURES, SOUNDS
 from mmrl import Case, Score, UserError
 from mmrl.api.media.decoding import cached_frames
 from mmrl.config.load import load_config
@@ -56,7 +56,7 @@ def figures(task, prompts, verifier):
 
 
 def test_the_page_has_no_other_benchmarks_and_its_run_file_is_one(here):
-    assert {name for name in LINES if name not in ("benchmark", "---")} == {*PICTURES, *CLIPS, *SOUNDS}
+    assert {name for name in LINES if name not in ("benchmark", "---")} == {*PICTURES, *CLIPS, *EXPRESSIONS, *SOUNDS}
     (run_file,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
     (here / "run.toml").write_text(run_file)
     assert load_config(here / "run.toml", []).tasks[0].options["groups"] == ["metadata.task", "metadata.category"]
@@ -73,6 +73,18 @@ def test_pictures(name, here):
     for row, prompt in zip(rows, prompts, strict=True):
         if row.get("answer") in (row.get("choices") or ()):
             assert prompt.meta["options"]["ABCDE".index(prompt.answer)] == row["answer"]
+
+
+@pytest.mark.parametrize("name", EXPRESSIONS)
+def test_expressions(name, here):
+    pytest.importorskip("mmrl_grounding")
+    (row,) = rows = EXPRESSIONS[name]
+    task, prompts = asked(name, rows, "grounding/refer-data", shares={"test": 1})
+    x, y, width, height = row["bbox"]
+    assert [tuple(p.answer) for p in prompts] == [(x, y, x + width, y + height)] * len(row["answer"])
+    for verifier in re.findall(r"`(grounding/\S+)`", LINES[name][1]):
+        case = Case(completion=task.gold(prompts[0]), answer=prompts[0].answer, meta=prompts[0].meta, image_sizes=((28, 28),))
+        assert plugins.registry().make_verifier(verifier)(case).value == 1
 
 
 @pytest.mark.parametrize("name", CLIPS)

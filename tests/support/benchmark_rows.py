@@ -452,3 +452,18 @@ SOUNDS = {
         {"task_name_Sound_QA"},
     ),
 }
+
+EXPRESSIONS = {
+    "RefCOCO, RefCOCO+, RefCOCOg": [
+        {
+            "question_id": "8",
+            "image": "a.png",
+            "question": "Please carefully observe the area circled in the image and come up with a caption for the area.",
+            "answer": ["left cat", "the cat on the left"],
+            "bbox": [4.5, 5.0, 10.25, 20.0],
+            "iscrowd": 0,
+            "file_name": "COCO_train2014_000000000001_0.jpg",
+        }
+    ]
+}
+"""Benchmark -> rows of `grounding/refer-data`."""

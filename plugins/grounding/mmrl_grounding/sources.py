@@ -21,7 +21,7 @@ from mmrl.api.tasks.tables import DataTable, read_json, read_table, resolve_imag
 from mmrl.api.verifiers.parse import only_json, parse_numbers
 
 IMAGE_KEYS = ("image", "image_path", "img", "file_name", "images")
-TEXT_KEYS = ("expression", "expressions", "sentences", "sentence", "phrase", "text", "caption", "sent", "refs")
+TEXT_KEYS = ("expression", "expressions", "sentences", "sentence", "phrase", "text", "caption", "sent", "refs", "answer")
 BOX_KEYS = ("bbox_2d", "bbox", "box", "solution")
 COUNT_KEYS = ("count", "number")
 OBJECT_KEYS = ("objects", "annotations", "boxes")

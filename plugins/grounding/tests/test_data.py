@@ -71,6 +71,30 @@ def test_ms_swift_s_rows_have_their_names_and_boxes_in_objects(turns, names, box
             sources.swift({**row, "objects": spoilt})
 
 
+def test_refcoco_s_rows_as_lmms_lab_publishes_them(pictures, tmp_path):
+    """Each answer is an expression; the question asks for a caption. lmms-eval's `refcoco_bbox_rec` takes them so, and its
+    ACC@0.5 counts an IoU of exactly 0.5 as right, as `grounding/iou50` does."""
+    table = {
+        "question_id": ["8", "9"],
+        "image": [{"bytes": (pictures / f"{n}.png").read_bytes(), "path": None} for n in (1, 2)],
+        "question": ["Please carefully observe the area circled in the image and come up with a caption for the area."] * 2,
+        "answer": [["left cat", "the cat on the left"], ["a dog"]],
+        "bbox": [[4.5, 5.0, 10.25, 20.0], [8.0, 6.0, 20.0, 10.0]],
+        "iscrowd": [0, 0],
+        "file_name": ["COCO_train2014_000000000001_0.jpg", "COCO_train2014_000000000002_0.jpg"],
+    }
+    pa = pytest.importorskip("pyarrow")
+    pytest.importorskip("pyarrow.parquet").write_table(pa.table(table), tmp_path / "testA.parquet")
+    prompts = every(ReferData(path=str(tmp_path / "testA.parquet"), shares={"test": 1.0}, whole=False))
+    found = {(p.text.split("Where is ")[1].split("?")[0], tuple(p.answer)) for p in prompts}
+    first = (4.5, 5.0, 14.75, 25.0)
+    assert found == {("left cat", first), ("the cat on the left", first), ("a dog", (8.0, 6.0, 28.0, 16.0))}
+    (dog,) = (p for p in prompts if "a dog" in p.text)
+    for answer, value in (("8 6 28 16", 1.0), ("8 6 18 16", 1.0), ("8 6 17 16", 0.0), ("", 0.0)):
+        case = Case(completion=answer, answer=dog.answer, meta=dog.meta, image_sizes=((64, 48),))
+        assert verifiers.iou(case, threshold=0.5, graded=False).value == value
+
+
 def test_several_files_and_folders_are_one(files, pictures, tmp_path):
     task = ReferData(path=f"{files['rec']}:{files['refcoco']}", images=f"{pictures}:{pictures}")
     ids = [p.id for p in every(task)]
