@@ -7,16 +7,19 @@ from collections.abc import Callable
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from mmrl.api.types import Prompt, user_message
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.acting.call_graphs import SIGHTS, CallGraphs
+from mmrl.policies.batches import ones
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.rollout.generate.decode_graphs import DecodeGraphs
 from mmrl.rollout.generate.local import LocalGenerator
 from mmrl.rollout.generate.sampling import SamplingParams
+from mmrl.train.update.pack_conversations import pack
 from self_test_device import Measured
 
 SUPPORT = Path(__file__).parents[1] / "tests" / "support"
@@ -75,6 +78,36 @@ def graphs(device: str) -> Measured:
     return found
 
 
+def same_bits(device: str) -> Measured:
+    """`policy.batch_invariant`: the largest gap between sampler and learner in bfloat16, which must be 0, decoded with graphs and
+    without; and the gradient's distance from that of the same model without it, relative to its norm."""
+    import vlm_cases as cases
+    from mmrl.compute.devices import prepare_device
+
+    prepare_device(device, "bfloat16")
+    found: Measured = {}
+    for family in ("qwen2_5_vl", "internvl"):
+        told: dict[str, Any] = {"model": f"tiny:{family}:hidden=512,layers=2", "dtype": "bfloat16"}
+        policy, plain = (VLM(PolicyConfig(**told, batch_invariant=on), device=device) for on in (True, False))
+        prompts = [prompt_of(words) for words in (0, 150)]
+        inputs = [policy.encode(one) for one in prompts]
+        for graphs in (None, DecodeGraphs(policy, 8)) if device != "cpu" else (None,):
+            sampler = LocalGenerator(policy, 8)
+            sampler.graphs = graphs
+            groups = sampler.generate(inputs, 4, SamplingParams(max_tokens=100, temperature=1.0, seed=3))
+            rollouts = cases.as_rollouts(prompts, inputs, groups)
+            batch = pack(rollouts, ones(rollouts), policy, shared_prefix=True, budget=4096)
+            with torch.no_grad():
+                gaps = [policy.logprobs(micro, 1.0)[0] - micro.sampler_logprobs_L for micro in batch.micro]
+            how = f"{family}, by graphs" if graphs else family
+            found[how] = (float(torch.cat(gaps).abs().max()), 0.0)
+            if graphs is not None:
+                found[f"{how}, none captured"] = (float(not graphs.captured), 0.0)
+        ours, theirs = (cases.logprobs_and_gradient(vlm, batch, 1.0)[1].float() for vlm in (policy, plain))
+        found[f"{family}, gradient"] = (float((ours - theirs).norm() / theirs.norm()), 5e-2)
+    return found
+
+
 def acting(kind: str, device: str) -> Measured:
     """Calls of a policy that acts by CUDA graphs against calls without: actions and log-probabilities, before and after weights
     are changed in place and put elsewhere; 1 if nothing was captured. On a CPU both are without."""
@@ -114,5 +147,5 @@ KINDS = (
     *("vla, one by one", "vla, adapters", "vla, flow head", "openvla", "pi0", "pi05", "smolvla", "xvla", "gr00t"),
     "diffusion",
 )
-SAMPLING: dict[str, Callable[[str], Measured]] = {"padded prompts": padded, "graphs": graphs}
+SAMPLING: dict[str, Callable[[str], Measured]] = {"padded prompts": padded, "graphs": graphs, "same bits": same_bits}
 SAMPLING |= {f"graphs, {kind}": partial(acting, kind) for kind in KINDS}
