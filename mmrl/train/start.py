@@ -314,7 +314,7 @@ def load_teacher(setup: Setup, number: int, policy: Policy) -> Policy | None:
         return None
     # it reads the student's tokens, and no prompts of its own
     own: dict[str, object] = {"chat_template": None, "chat_template_kwargs": {}, "shown_tokens": []}
-    whose = {"model": name, "lora": None, **own}
+    whose = {"model": name, "lora": None, "batch_invariant": False, **own}
     other = config.policy.model_copy(update=whose)
     seed = derive(
         config.seed, "teacher" if config.smoke else "weights"

@@ -12,7 +12,7 @@ import torch
 import flash_kernels
 import vlm_cases as cases
 from mmrl.api.errors import UserError
-from mmrl.config.sections import LoraConfig, PolicyConfig
+from mmrl.config.sections import LoraConfig, PolicyConfig, RunConfig
 from mmrl.policies.batches import ones
 from mmrl.policies.vlm import attention, batch_invariant, sequence_attention
 from mmrl.policies.vlm.sequences import CachedSequences, PackedSequences
@@ -23,6 +23,7 @@ from mmrl.rollout.generate.room_rows import RoomRows
 from mmrl.rollout.generate.rows import Rows
 from mmrl.rollout.generate.sampling import SamplingParams
 from mmrl.testing.cases import some_of
+from mmrl.train.start import load_teacher
 from mmrl.train.update.pack_conversations import pack
 
 FAMILIES = (
@@ -146,6 +147,14 @@ def test_later_turns_have_the_same_bits():
     later_L = micro.sampler_logprobs_L != -1.0
     assert later_L.sum() == sum(len(s.token_ids) for s in samples)
     assert torch.equal(found_L[later_L], micro.sampler_logprobs_L[later_L])
+
+
+def test_a_teacher_needs_no_such_model():
+    """It computes probabilities of the student's tokens once."""
+    stage = {"kind": "distill", "steps": 1, "prompts_per_step": 2, "teacher": "tiny:qwen3_vl_moe"}
+    told = {"policy": {"model": "tiny:qwen3_vl", "batch_invariant": True}, "tasks": [{"id": "t"}], "stages": [stage]}
+    config = RunConfig.model_validate({"name": "d", **told})
+    assert load_teacher(SimpleNamespace(config=config, device="cpu"), 0, VLM(config.policy)) is not None
 
 
 # -- what is refused ----------------------------------------------------------------------------------------------------------
