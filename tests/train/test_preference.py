@@ -338,11 +338,18 @@ def test_a_pair_that_is_none_is_the_task_s_fault(tmp_path: Path, pair: Any) -> N
 
 # -- resume, smoke ------------------------------------------------------------------------------------------------------------
 
-MOVING = {"reference_every": 2, "reference_decay": 0.5}
-
 
 @pytest.mark.slow
-@pytest.mark.parametrize("keys", [{"pairs": "task"}, {"pairs": "sampled"}, {"loss": "bco", "reward_shift": True}, {"loss": "dpo", **MOVING}], ids=str)
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"pairs": "task"},
+        {"pairs": "sampled"},
+        {"loss": "bco", "reward_shift": True},
+        {"loss": "dpo", "reference_every": 2, "reference_decay": 0.5},
+    ],
+    ids=str,
+)
 def test_a_resumed_run_goes_on_bit_for_bit(tmp_path: Path, keys: dict) -> None:
     """Also with the reference's results, which another division into passes would change in their last digits, and with the mean
     reward so far."""
