@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from benchmark_rows import CLIPS, EXPRESSIONS, PICTURES, SOUNDS
+from benchmark_clips import CLIPS, OPTIONS, SOUNDS
+from benchmark_rows import EXPRESSIONS, PICTURES
 from mmrl import Case, Score, UserError
 from mmrl.api.media.decoding import cached_frames
 from mmrl.config.load import load_config
@@ -103,7 +104,9 @@ def test_clips(name, here):
     verifier = (re.findall(r"`(video/\S+)`", LINES[name][1]) or ["video/tiou" if when else "video/answer"])[0]
     scores, found = figures(task, prompts, verifier)
     assert scores and scores == [1] * len(prompts) and groups <= set(found) and all(found[name] == 1 for name in groups)
-    if "multi-choice" in name:
+    if name in OPTIONS:
+        assert [(p.answer, p.meta["options"]) for p in prompts] == [OPTIONS[name]] * len(rows)
+    if name == "TempCompass, multi-choice":
         assert [len(p.meta["options"]) for p in sorted(prompts, key=lambda p: p.id)] == [2, 3, 2]
     if "caption" in name:
         assert [(p.answer, p.meta["options"]) for p in prompts] == [("B", ["He runs.", "He sits."])] * 3

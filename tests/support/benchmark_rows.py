@@ -219,6 +219,70 @@ PICTURES = {  # benchmark -> its rows, the figures of groups with all answers ri
         ],
         {"subject_puzzle test", "knowledge_level_high school"},
     ),
+    "CV-Bench": (
+        [
+            {"idx": n, "type": type, "task": task, "source": source, "image": "a.png", "question": "How many?"}
+            | {"choices": ["1", "2"], "answer": "(B)", "prompt": "How many? (A) 1 (B) 2", "filename": "a.png"}
+            for n, (type, task, source) in enumerate(
+                (("2D", "Count", "ADE20K"), ("2D", "Relation", "COCO"), ("3D", "Depth", "Omni3D"))
+            )
+        ],
+        {"source_ADE20K", "task_Depth", "type_2D", "cv_bench"},
+    ),
+    "HR-Bench, 4K and 8K": (
+        [
+            {"index": n, "question": "Which colour?", "image": "a.png", "A": "red", "B": "blue", "C": "green", "D": "white"}
+            | {"answer": "D", "category": kind, "cycle_category": n}
+            for n, kind in enumerate(("single", "cross"))
+        ],
+        {"category_single", "category_cross", "cycle_category_mean"},
+    ),
+    "MME-RealWorld": (
+        [
+            {"index": 0, "bytes": "a.png", "path": "1.png", "question": "Which?", "answer": "C", "category": "Perception/OCR"}
+            | {"multi-choice options": ["(A) a", "(B) b", "(C) c", "(D) d", "(E) None of them"], "l2-category": "license"}
+        ],
+        {"category_Perception/OCR", "l2-category_license"},
+    ),
+    "VisuLogic": (
+        [{"id": "00000", "image_path": "a.png", "question": "Which?\nA: A\nB: B\nC: C\nD: D", "label": "C", "tag": "Position"}],
+        {"tag_Position"},
+    ),
+    "EMMA, EMMA-mini": (
+        [
+            {"pid": f"{subject}_1", "question": "Which? <image_1>", "options": options, "answer": answer, "type": kind}
+            | {"image_1": "a.png", "image_2": None, "image_3": None, "image_4": None, "image_5": None, "solution": None}
+            | {"subject": subject, "task": "t", "category": "c", "source": "s", "context": "Look."}
+            for subject, options, answer, kind in (
+                ("Math", ["left", "right"], "B", "Multiple Choice"),
+                ("Chemistry", [], "3", "Open-ended"),
+            )
+        ],
+        {"subject_Math", "subject_Chemistry", "category_c"},
+    ),
+    "ERQA": (
+        [
+            {"question_id": "1", "question": "Which? Choices: A. Up. B. Down.", "question_type": "Action Reasoning"}
+            | {"images": ["a.png", "a.png"], "answer": "B", "visual_indices": [0, 0]}
+        ],
+        {"question_type_Action Reasoning"},
+    ),
+    "SAT": (
+        [
+            {"image_bytes": ["a.png", "a.png"], "question": "Which way?", "answers": ["left", "right"]}
+            | {"correct_answer": "right", "question_type": "obj_movement"}
+        ],
+        {"question_type_obj_movement"},
+    ),
+    "CountBenchQA": ([{"image": "a.png", "text": "Six cups", "question": "How many cups are there?", "number": 6}], set()),
+    "TallyQA": (
+        [
+            {"image": "a.png", "image_id": 1, "question_id": n, "question": "How many dogs?", "answer": 2 - n}
+            | {"data_source": "imported_genome", "issimple": n == 1}
+            for n in (0, 1)
+        ],
+        {"issimple_True", "issimple_False"},
+    ),
     "CharXiv, reasoning": (
         [
             {"image": "a.png", "category": "cs", "year": "20", "original_id": "2004.1", "reasoning_q": "Which line is highest?"}
@@ -288,169 +352,6 @@ PICTURES = {  # benchmark -> its rows, the figures of groups with all answers ri
         {"answer_type_other"},
     ),
     "OK-VQA, VizWiz": ([{"question": "What?", "answers": ["dog"] * 10, "image": "a.png"}], set()),
-}
-
-CLIPS = {
-    "Video-MME": (
-        [
-            {
-                "video_id": "001",
-                "duration": length,
-                "domain": "Knowledge",
-                "sub_category": "History",
-                "videoID": "one",
-                "question": "What?",
-            }
-            | {
-                "question_id": f"001-{n}",
-                "task_type": "Counting Problem",
-                "options": ["A. a.", "B. b.", "C. c.", "D. d."],
-                "answer": "C",
-            }
-            for n, length in enumerate(("short", "long"))
-        ],
-        {"duration_short", "duration_long", "duration_mean", "domain_Knowledge", "task_type_Counting Problem"},
-    ),
-    "MVBench": (
-        [
-            {
-                "video": "one.mp4",
-                "question": "Which?",
-                "candidates": ["a cup", "a bag"],
-                "answer": "a bag",
-                "start": 0.5,
-                "end": 1.0,
-            },
-            {"video": "one.mp4", "question": "Where?", "candidates": ["left", "right"], "answer": "right"},
-            {"video": "friends_s01", "question": "Who?", "candidates": ["Joey", "Ross"], "answer": "Ross", "start": 1, "end": 3},
-        ],
-        {"table_rows", "table_mean"},
-    ),
-    "TempCompass, multi-choice": (
-        [
-            {"video_id": "one", "question": f"What is it doing?\nA. running\n{second}", "answer": "B. drilling", "dim": "action"}
-            for second in ("B. drilling", "B. drilling\nC.Both", "B.drilling")
-        ],
-        {"dim_action"},
-    ),
-    "TempCompass, yes or no": (
-        [{"video_id": "one", "question": "Is it running?", "answer": "no", "dim": "speed"}],
-        {"dim_speed"},
-    ),
-    "TempCompass, caption matching": (
-        [
-            {
-                "video_id": "one",
-                "question": f"Which fits?\n{kind} {a}: He runs.\n{kind} {b}: He sits.",
-                "answer": f"{kind} {b}: He sits.",
-            }
-            | {"dim": "action"}
-            for kind, a, b in (("Option", 1, 2), ("Sentence", "A", "B"), ("Caption", "A", "B"))
-        ],
-        {"dim_action"},
-    ),
-    "LongVideoBench": (
-        [
-            {
-                "video_id": "86Cx",
-                "question": "Who?",
-                "question_wo_referring_query": "Who?",
-                "candidates": ["a", "b", "c"],
-                "level": "L1",
-            }
-            | {
-                "correct_choice": 2,
-                "topic_category": "NP",
-                "question_category": "S2E",
-                "subtitle_path": "one.json",
-                "duration": 2.0,
-            }
-            | {"id": "86Cx_0", "video_path": "one.mp4", "duration_group": 15, "starting_timestamp_for_subtitles": 0}
-        ],
-        {"duration_group_15", "question_category_S2E"},
-    ),
-    "MLVU": (
-        [
-            {
-                "video": "one.mp4",
-                "duration": 2.0,
-                "question": "What?",
-                "candidates": ["a", "b"],
-                "answer": "b",
-                "question_type": kind,
-            }
-            for kind in ("plotQA", "count")
-        ],
-        {"question_type_plotQA", "question_type_count", "question_type_mean"},
-    ),
-    "VSI-Bench": (
-        [
-            {
-                "id": 0,
-                "dataset": "arkit",
-                "scene_name": "41069025",
-                "question_type": "object_counting",
-                "question": "How many chairs?",
-            }
-            | {"ground_truth": "4", "options": None},
-            {"id": 1, "dataset": "arkit", "scene_name": "41069025", "question_type": "object_rel_distance", "question": "Which?"}
-            | {"ground_truth": "B", "options": ["A. sofa", "B. stove"]},
-        ],
-        {"question_type_object_counting", "question_type_object_rel_distance", "vsi_bench"},
-    ),
-    "Charades-STA": ("one 0.0 1.5##a person sits down.\n", {"mIoU", "R1@0.7"}),
-    "ActivityNet Captions": ({"one": {"duration": 2.0, "timestamps": [[0, 1.5]], "sentences": ["A man sits."]}}, {"R1@0.5"}),
-    "QVHighlights, one span": (
-        [
-            {"qid": 8737, "query": "A family plays.", "duration": 2, "vid": "one", "relevant_windows": [[0, 0.5], [1, 2]]}
-            | {"relevant_clip_ids": [0], "saliency_scores": [[4, 4, 4]]}
-        ],
-        {"R1@0.5", "R1@0.7"},
-    ),
-}
-CLIPS |= {f"QVHighlights{more}": (CLIPS["QVHighlights, one span"][0], set()) for more in ("", ", highlights", ", saliency")}
-SOUNDS = {
-    "MMAU": (
-        [
-            {
-                "id": "1",
-                "audio_id": "./test-mini-audios/a.wav",
-                "question": "Which?",
-                "choices": ["a dog", "a cat"],
-                "answer": "a cat",
-            }
-            | {
-                "dataset": "x",
-                "task": task,
-                "split": "test-mini",
-                "category": "Reasoning",
-                "sub-category": "Ambient",
-                "difficulty": "easy",
-            }
-            for task in ("sound", "music")
-        ],
-        {"task_sound", "task_music", "difficulty_easy", "sub-category_Ambient"},
-    ),
-    "MMAR": (
-        [
-            {
-                "id": "1",
-                "audio_path": "./test-mini-audios/a.wav",
-                "question": "Which?",
-                "choices": ["one", "two"],
-                "answer": "two",
-            }
-            | {"modality": "mix-sound-music", "category": "Signal Layer", "sub-category": "Anomaly", "language": "en"}
-        ],
-        {"modality_mix-sound-music", "category_Signal Layer"},
-    ),
-    "AIR-Bench, foundation": (
-        [
-            {"path": "a.wav", "question": "Which?", "choice_a": "dog", "choice_b": "cat", "choice_c": "owl", "choice_d": None}
-            | {"answer_gt": "owl", "task_name": "Sound_QA", "dataset_name": "avqa", "uniq_id": 1}
-        ],
-        {"task_name_Sound_QA"},
-    ),
 }
 
 EXPRESSIONS = {

@@ -5,14 +5,13 @@ from __future__ import annotations
 import ast
 import functools
 import importlib
-import importlib.util
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from mmrl import UserError
 from mmrl.api.errors import check_path, did_you_mean, shorten
+from mmrl_interop.worlds.child import run_file
 
 
 def check_function(name: str) -> None:
@@ -52,7 +51,10 @@ def constant_beside(name: str, constant: str, default: Any) -> Any:
 @functools.lru_cache
 def _load(place: str) -> Any:
     try:
-        return _run(Path(place)) if place.endswith(".py") else importlib.import_module(place)
+        if not place.endswith(".py"):
+            return importlib.import_module(place)
+        _tree(Path(place))
+        return run_file(place)
     except UserError:
         raise
     except (Exception, SystemExit) as error:
@@ -75,14 +77,3 @@ def _tree(path: Path) -> ast.Module:
         raise UserError(f"{path} does not exist: {check_path(path)}") from None
     except (OSError, SyntaxError, ValueError) as error:
         raise UserError(f"{path} can't be read ({shorten(error, 200)}): correct it") from None
-
-
-def _run(path: Path) -> Any:
-    _tree(path)
-    spec = importlib.util.spec_from_file_location(f"mmrl_file_{path.stem}", path)
-    assert spec is not None and spec.loader is not None, "it ends in .py"
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    sys.path.append(str(path.resolve().parent))  # it may import files beside it
-    spec.loader.exec_module(module)
-    return module

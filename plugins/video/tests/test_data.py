@@ -396,6 +396,35 @@ def test_questions_in_every_form(row, kind, answer, options):
     assert (found.kind, found.answer, found.options) == (kind, answer, options)
 
 
+@pytest.mark.parametrize("column, given", [("answer", "1"), ("answer_id", 1), ("right", "<answer>1</answer>")])
+def test_a_column_may_have_the_index_of_the_right_option(column, given):
+    """Also where options are numbers, of which the index is another one."""
+    found = question({"video": "c0", "question": "Q?", "option": ["A. 1", "B. 0"], column: given}, "id", 0, index_column=column)
+    assert (found.kind, found.answer, found.options) == ("multiple choice", "B", ("1", "0"))
+
+
+@pytest.mark.parametrize(
+    "given, why",
+    [
+        ("B", "right is 'B', not the index of an option, from 0"),
+        ("-1", "right is '-1', not the index"),
+        ("1.0", "right is '1.0', not the index"),
+        ("²", "right is '²', not the index"),
+        (None, "its answer is None"),
+        (True, "its answer is True"),
+        (2, "its answer '2' is not one of its 2 options"),
+    ],
+)
+def test_an_index_of_no_option(filmed, table, given, why):
+    path = table("q.jsonl", [{"video": "c0", "question": "Q?", "options": ["x", "y"], "right": given}])
+    with pytest.raises(UserError, match=why):
+        every(QuestionData(path=path, videos=str(filmed), shares=ALL, index_column="right"))
+    with pytest.raises(UserError, match="has no key 'wrong'"):
+        every(QuestionData(path=path, videos=str(filmed), shares=ALL, index_column="wrong"))
+    with pytest.raises(UserError, match="index_column = 3"):
+        QuestionData(path=path, videos=str(filmed), shares=ALL, index_column=3)
+
+
 def test_wrong_answers_are_drawn_around_the_right_one():
     row = {"video": "c0", "question": "Q?", "answer": "right", "negative_answers": ["a", "b", "c", "d", "e"]}
     found = [question(row, str(i), 0) for i in range(60)]

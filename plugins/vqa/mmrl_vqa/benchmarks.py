@@ -168,6 +168,13 @@ def mme_figures(figures: Mapping[str, float]) -> dict[str, float]:
     return scores
 
 
+def cv_bench_figures(figures: Mapping[str, float]) -> dict[str, float]:
+    """`cv_bench`, the overall score of CV-Bench (Tong et al. 2024, section 3.2): the mean of the accuracy in 2D, which is the
+    mean of its two sources, and in 3D. It is left out if a source is. figures: those of the group `source`."""
+    ade, coco, omni = (figures.get(f"source_{source}") for source in ("ADE20K", "COCO", "Omni3D"))
+    return {} if ade is None or coco is None or omni is None else {"cv_bench": ((ade + coco) / 2 + omni) / 2}
+
+
 def _number(text: str) -> float | None:
     share = text.endswith("%")
     plain = text.rstrip("%").strip() if share else text

@@ -21,7 +21,7 @@ from mmrl.api.tasks.quoting import quoted
 from mmrl.api.tasks.table_splits import Splits, divided, main_split, own_test, read_rows, undivided
 from mmrl.api.tasks.tables import IMAGE_COLUMNS, DataTable, LazyItems, fill_columns, resolve_image
 from mmrl_vqa.asking import BOXED, DESCRIBED, EUREKA, JOINED, MAYE, STYLES, THOUGHT, ask, letter_of, written
-from mmrl_vqa.benchmarks import YES_NO, mme_figures, we_math_figures, yes_no_figures
+from mmrl_vqa.benchmarks import YES_NO, cv_bench_figures, mme_figures, we_math_figures, yes_no_figures
 from mmrl_vqa.cells import (
     accepted_of,
     by_name,
@@ -41,13 +41,13 @@ from mmrl_vqa.verifiers import KINDS, letter, normalise, said, value
 FORMS = ("auto", "letter", "index", "text")
 PUBLISHED_KINDS = {
     **dict.fromkeys(("multi_choice", "multi-choice", "multiple-choice", "multiple choice", "mcq"), "choice"),
-    **dict.fromkeys(("free_form", "free-form", "open", "float", "integer", "int", "single answer"), "auto"),
+    **dict.fromkeys(("free_form", "free-form", "open", "open-ended", "float", "integer", "int", "single answer"), "auto"),
 }
 """A kind as files of benchmarks name it -> ours."""
 BOTH = {"1": "yes", "true": "yes", "0": "no", "false": "no"}
 """An answer to a question for yes or no, as some files write it."""
 ELSEWHERE = "or read another trainer's rows by the task interop/table"
-WE_MATH, MME = "we-math", "mme"
+WE_MATH, MME, CV_BENCH = "we-math", "mme", "cv-bench"
 
 
 @dataclass(kw_only=True, eq=False)
@@ -109,7 +109,7 @@ class Table(Task):
     """Name of a figure -> columns: the share of sets of rows, equal in all of them, that are right as a whole."""
     figures: str = ""
     """Further figures of an evaluation: we-math, the score that We-Math makes of the parts of its problems; mme, MME's two, with
-    `category` among the groups and `both` among the sets."""
+    `category` among the groups and `both` among the sets; cv-bench, CV-Bench's, with `source` among the groups."""
     difficulty_column: str | None = None
     """Column with a number; the lowest is the easiest."""
     style: str = "short"
@@ -154,9 +154,11 @@ class Table(Task):
             share, most = getattr(self, option), {"absolute": 1e12, "test_share": 1}.get(option, 0)
             if isinstance(share, bool) or not isinstance(share, int | float) or not (0 <= share < 1 or 1 <= share <= most):
                 raise UserError(f"{option} = {share!r:.60} must be a number from 0, {f'at most {most:g}' if most else 'below 1'}")
-        check_choice("figures", self.figures, ("", WE_MATH, MME))
+        check_choice("figures", self.figures, ("", WE_MATH, MME, CV_BENCH))
         if self.figures == MME and not ("category" in self.groups and "both" in self.sets):
             raise UserError('figures = "mme" needs groups = ["category"] and sets = {both = ["category", "question_id"]}')
+        if self.figures == CV_BENCH and "source" not in self.groups:
+            raise UserError('figures = "cv-bench" needs groups = ["source"]')
         own = ("ID", "key") if self.figures == WE_MATH else ()
         self._grouped = (*check_groups(self.groups, self.sets, YES_NO), *own)
         problems = {WE_MATH: ["ID"]} if self.figures == WE_MATH else {}
@@ -184,7 +186,8 @@ class Table(Task):
         """The figures of `groups` and `sets`; of questions for yes or no also `precision`, `recall` and `f1` of yes, and
         `yes_share`, as POPE reports them; those of `figures`."""
         found = group_figures(results, self.groups, self.sets)
-        own = we_math_figures(results) if self.figures == WE_MATH else mme_figures(found) if self.figures == MME else {}
+        own = we_math_figures(results) if self.figures == WE_MATH else {}
+        own |= {MME: mme_figures, CV_BENCH: cv_bench_figures}[self.figures](found) if self.figures in (MME, CV_BENCH) else {}
         return {**found, **yes_no_figures(results), **own}
 
     def rephrase(self, prompt: Prompt) -> Prompt | None:
@@ -337,7 +340,7 @@ class Table(Task):
 
     def _kind(self, row: Mapping[str, Any], options: Sequence[str], accepted: Sequence[str]) -> str:
         kind = str(row[self.kind_column] or self.kind) if self.kind_column else self.kind
-        kind = PUBLISHED_KINDS.get(kind, kind)
+        kind = PUBLISHED_KINDS.get(kind.casefold(), kind)
         if kind not in ("auto", *KINDS):
             raise ValueError(f"the kind {kind!r} is unknown: choose one of {', '.join(KINDS)}")
         if kind != "auto":

@@ -183,6 +183,25 @@ def test_scores_of_mme(golden, tmp_path):
         Table(path=str(tmp_path / "rows.json"), figures="mme", groups=["category"])
 
 
+def test_the_score_of_cv_bench(tmp_path):
+    """lmms-eval's cv_bench_default_aggregate_results gives 0.4125 for these rows."""
+    (tmp_path / "a.png").write_bytes(picture())
+    sources = ("ADE20K", "COCO", "COCO", "Omni3D", "Omni3D", "Omni3D", "ADE20K", "COCO", "COCO", "Omni3D", "Omni3D")
+    rows = [
+        {"question": "How many?", "choices": ["1", "2"], "image": "a.png", "source": source, "answer": f"({right})"}
+        for source, right in zip(sources, "BABBBAABBAB", strict=True)
+    ]
+    (tmp_path / "rows.json").write_text(json.dumps(rows))
+    options = {"path": str(tmp_path / "rows.json"), "test_share": 1, "options_column": "choices", "figures": "cv-bench"}
+    prompts = Table(**options, groups=["source"]).prompts("test", 0)
+    results = [(p, float(p.answer == said)) for p, said in zip(prompts, "BBBBABAAABA", strict=True)]
+    found = Table(**options, groups=["source"]).summarise(results)
+    assert found["cv_bench"] == pytest.approx(0.4125) != sum(score for _, score in results) / len(rows)
+    assert "cv_bench" not in Table(**options, groups=["source"]).summarise(results[:3])
+    with pytest.raises(UserError, match='figures = "cv-bench" needs groups'):
+        Table(**options)
+
+
 def test_a_remainder_is_of_whole_numbers(tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"question": "?", "answer": "1", "index": "a7"}\n')
     options = {"path": str(tmp_path / "rows.jsonl"), "text_only": True, "test_share": 1}

@@ -47,7 +47,7 @@ def loaded(name: str) -> Any:
     nothing of that name that can be called."""
     place, _, own = name.rpartition(":")
     try:
-        module = _run(place) if place.endswith(".py") else importlib.import_module(place)
+        module = run_file(place) if place.endswith(".py") else importlib.import_module(place)
     except (Exception, SystemExit) as error:
         why = " ".join(str(error).split())[:200]
         raise Refused(f"{place} can't be loaded ({type(error).__name__}: {why}): correct it") from error
@@ -58,7 +58,7 @@ def loaded(name: str) -> Any:
 
 
 @functools.cache
-def _run(path: str) -> Any:
+def run_file(path: str) -> Any:
     """The module of a file, which is run once."""
     sys.path.append(os.path.dirname(os.path.abspath(path)))  # it may import files beside it
     spec = importlib.util.spec_from_file_location(f"mmrl_file_{os.path.basename(path)[:-3]}", path)

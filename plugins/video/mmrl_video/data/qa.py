@@ -11,7 +11,7 @@ from mmrl import Prompt, UserError, user_message
 from mmrl.api.errors import display_path
 from mmrl.api.media.clips import FASTEST, SLOWEST
 from mmrl.api.media.images import load_image
-from mmrl.api.tasks.option_checks import check_choice
+from mmrl.api.tasks.option_checks import check_choice, check_type
 from mmrl.api.tasks.tables import resolve_image
 from mmrl_video.data import published, times
 from mmrl_video.data.files import Folder, rate_of
@@ -44,6 +44,8 @@ class QuestionData(ClipData):
     numbers: str = "numerical"
     """The kind of questions for a number where the row names none: numerical, or regression, as in VSI-Bench."""
 
+    index_column: str = ""
+    """The column with the index of the right option, from 0, as in EgoSchema; by default the answer tells it."""
     figures: str = ""
     """Further figures of an evaluation: vsi-bench, the mean over its tasks."""
 
@@ -52,6 +54,7 @@ class QuestionData(ClipData):
     def __post_init__(self) -> None:
         check_choice("figures", self.figures, ("", VSI_BENCH))
         check_choice("numbers", self.numbers, ("numerical", "regression"))
+        check_type("index_column", self.index_column, str)
         if (
             not isinstance(self.part, list | tuple)
             or len(self.part) not in (0, 2)
@@ -66,7 +69,7 @@ class QuestionData(ClipData):
             raise UserError(f"no row of {display_path(self.path)} has the columns {' and '.join(self.part)} of part")
 
     def pose(self, row: dict[str, Any], id: str, folder: Folder) -> Prompt:
-        found = question(row, id, self.seed, self.numbers)
+        found = question(row, id, self.seed, self.numbers, self.index_column)
         named = found.clip if self.file is None else self.clip_of(row)
         if self.style in ("video-rts", "seed-bench-r1") and not found.options:
             raise ValueError(f"{self.style} is for questions with options, and it is {found.kind}")

@@ -23,7 +23,7 @@ _ALSO = {
 }
 QUESTION_KEYS = ("question", "problem")
 ANSWER_KEYS = ("solution", "answer", "ground_truth", "correct_choice")
-OPTION_KEYS = ("options", "choices", "candidates")
+OPTION_KEYS = ("options", "option", "choices", "candidates")
 TYPE_KEYS = ("type", "level", "question_type", "task_type", "category", "domain")
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _OPTION = re.compile(r"\(?([A-Z])[.):]\s*(\S|\S.*\S)")
@@ -56,22 +56,24 @@ class Question:
         return [f"{letter}. {option}" for letter, option in zip(LETTERS, self.options, strict=False)]
 
 
-def question(row: Mapping[str, Any], id: str, seed: int, numbers: str = "numerical") -> Question:
+def question(row: Mapping[str, Any], id: str, seed: int, numbers: str = "numerical", index_column: str = "") -> Question:
     """A row's question. seed and id shuffle the options if the row has a right answer and wrong ones. numbers: the kind of a
-    question for a number if the row names none.
+    question for a number if the row names none. index_column: the column with the index of the right option, from 0.
 
     Raises ValueError for an unusable row.
     """
     text = text_of(row, QUESTION_KEYS) if not _has_lines(row) else str(first(row, QUESTION_KEYS)).strip()
     if not text:
         raise ValueError(f"it has no question under any of {', '.join(QUESTION_KEYS)}")
-    given = first(row, ANSWER_KEYS)
+    given = row[index_column] if index_column else first(row, ANSWER_KEYS)
     if given is None or isinstance(given, list | dict | bool):
         raise ValueError(f"its answer is {given!r:.60}: it must be a text or a number, under {' or '.join(ANSWER_KEYS)}")
     said = str(given)
     tagged = in_tag(said)
     answer = (said if tagged is None else tagged).strip()
     options, index = _options(row, answer, id, seed)
+    if index_column:
+        index = _index(answer, index_column)
     if not options:
         text, options = _inside(text)
         if options and (named := _NAMED.fullmatch(answer)):
@@ -94,6 +96,12 @@ def question(row: Mapping[str, Any], id: str, seed: int, numbers: str = "numeric
         picture=picture,
         more=more,
     )
+
+
+def _index(text: str, column: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < 3):
+        raise ValueError(f"{column} is {text!r:.40}, not the index of an option, from 0")
+    return int(text)
 
 
 def _has_lines(row: Mapping[str, Any]) -> bool:
