@@ -230,8 +230,12 @@ def test_the_kernel_is_given_rows_of_a_cache(kernels, tokens, room):
         assert torch.isfinite(found[n]).all()
 
 
-def test_what_the_kernel_of_a_gpu_lacks_is_refused():
+def test_what_the_kernel_of_a_gpu_lacks_is_refused(monkeypatch):
     given = [SimpleNamespace(device=torch.device("cuda"), dtype=torch.float32, shape=(1, 2, 3, 8))] * 3
     with pytest.raises(NotImplementedError, match=r"no heads of 8 numbers in torch\.float32"):
         sequence_attention.within_sequences(*given, None, 1.0)
+    monkeypatch.setattr(sequence_attention, "_implementation", lambda: "FA3")
+    half = [SimpleNamespace(device=torch.device("cuda"), dtype=torch.bfloat16, shape=(1, 2, 3, 8))] * 3
+    with pytest.raises(NotImplementedError, match="FlashAttention 3 takes other blocks of keys"):
+        sequence_attention.within_sequences(*half, None, 1.0)
     assert attention.ways("auto", torch.device("cpu"), True) == ("varlen",)

@@ -73,8 +73,8 @@ def by_rows(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -
 
 def make_invariant(model: Any) -> None:
     """Let all layers of a model that add up numbers of a token, adapted ones too, and the attention of its towers do so in one
-    order. That of its language model is another matter. Weights and their names stay as they are. Raises NotImplementedError for
-    layers that aren't known."""
+    order. That of its language model is another matter. Weights and their names stay as they are. Layers of other kinds stay,
+    too, and `probe` finds those that depend on the batch. Raises NotImplementedError for weights in 4 bits."""
     AttentionInterface.register(ALONE, _alone)
     ALL_MASK_ATTENTION_FUNCTIONS.register(ALONE, ALL_MASK_ATTENTION_FUNCTIONS["sdpa"])
     text = model.config.get_text_config()

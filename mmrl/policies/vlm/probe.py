@@ -110,7 +110,8 @@ def _with_way(
         tried = replace(found, way=way)
         try:
             if kernels := way != "blocks" and family.model.device.type == "cuda":  # their blocks are longer than the rows so far
-                truth = _truth(family, found, encode, times=attention.BLOCK // 2, length=attention.BLOCK + LENGTH)
+                times = attention.BLOCK if way == "varlen" else attention.BLOCK // 2  # bits: several blocks of any kernel
+                truth = _truth(family, found, encode, times=times, length=attention.BLOCK + LENGTH)
             family.use(tried)
             with contextlib.nullcontext() if kernels else attention.small_blocks():
                 bound = _compare(family, truth)[2]

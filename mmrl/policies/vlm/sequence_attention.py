@@ -38,6 +38,8 @@ def within_sequences(
         raise NotImplementedError("its keys and values have different widths")
     if query.device.type == "cuda" and (query.dtype == torch.float32 or D > MOST_WIDE or D % 8):
         raise NotImplementedError(f"torch's kernel for sequences has no heads of {D} numbers in {query.dtype}")
+    if query.device.type == "cuda" and _implementation() == NAME:
+        raise NotImplementedError("FlashAttention 3 takes other blocks of keys for single tokens than for several")
     if isinstance(sequences, CachedSequences):
         return _cached(query, key, value, sequences, scale, _flash_output if query.device.type == "cuda" else _exact)
     B, H, S, _ = query.shape
@@ -175,7 +177,6 @@ def _flash(
         False,
         scale=scale,
         seqused_k=layout.used,
-        **({"num_splits": 1} if _implementation() == NAME else {}),
     )
     return found[:4]
 
