@@ -325,13 +325,6 @@ def merge_saved_adapters(model: Any, folder: Path, names: Mapping[str, str] = Ma
     model.requires_grad_(True)
 
 
-def merged_copy(model: Any) -> Any:
-    """A copy of the model without adapters, with its adapters merged into the weights."""
-    whole = copy.deepcopy(model)
-    merge(whole)
-    return whole
-
-
 def merge(model: Any) -> None:
     """Work the adapters of a model into its weights, in place; afterwards it has none, and no weights in 4 bits."""
     dequantise(model)

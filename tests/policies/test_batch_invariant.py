@@ -10,8 +10,11 @@ import pytest
 import torch
 
 import flash_kernels
+import footages
 import vlm_cases as cases
 from mmrl.api.errors import UserError
+from mmrl.api.media.clips import Clip
+from mmrl.api.types import Prompt, user_message
 from mmrl.config.sections import LoraConfig, PolicyConfig, RunConfig
 from mmrl.policies.batches import ones
 from mmrl.policies.vlm import attention, batch_invariant, sequence_attention
@@ -67,6 +70,27 @@ def test_sampler_and_learner_compute_the_same_bits(family, dtype):
     assert vlm.family.capabilities.way == "varlen"
     for shared in (True, False):
         gap_L = gaps(vlm, shared, PROMPTS[::2] if family in ALONE else PROMPTS)
+        assert len(gap_L) > 40 and not gap_L.any()
+
+
+@pytest.mark.parametrize(
+    "family",
+    some_of(
+        (
+            *("qwen2_5_vl", "qwen2_vl", "qwen3_vl", "internvl", "internvl3_5", "glm4v", "glm46v", "smolvlm", "llava_onevision"),
+            *("qwen2_5_omni", "perception_lm"),
+        ),
+        ("qwen3_vl",),
+    ),
+)
+def test_videos_have_the_same_bits(family, tmp_path):
+    """Also beside a prompt with a picture."""
+    long = footages.write(tmp_path / "long.mp4", footages.frames(50), fps=10)
+    short = footages.write(tmp_path / "short.mp4", footages.frames(12, 112, 84), fps=4)
+    shown = (Clip(path=str(long), count=6), Clip(path=str(short), fps=2), cases.picture(3))
+    prompts = [Prompt(id=str(i), messages=[user_message("What happens?", one)]) for i, one in enumerate(shown)]
+    for shared in (True, False):
+        gap_L = gaps(policy(family, "bfloat16"), shared, prompts)
         assert len(gap_L) > 40 and not gap_L.any()
 
 
