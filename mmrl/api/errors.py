@@ -153,3 +153,8 @@ def shorten(error: BaseException | str, most: int = 0) -> str:
     # a word that is longer than half of the room, such as a path, is cut
     start = start if len(start) >= head // 2 else text[:head]
     return f"{start} … {end if len(end) >= tail // 2 else text[-tail:]}"
+
+
+def is_told(number: int) -> bool:
+    """Whether the loss with this number, from 1, is warned of: the first five are, then those whose number is a power of two."""
+    return number <= 5 or number & (number - 1) == 0

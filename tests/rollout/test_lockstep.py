@@ -317,6 +317,32 @@ def test_an_environment_that_breaks_has_its_episode_begun_again_and_counted():
     made.close()
 
 
+@pytest.mark.parametrize("odd", [torch.nan, torch.inf])
+def test_an_episode_whose_state_is_not_finite_is_begun_again_and_counted(monkeypatch, odd):
+    """As where a simulation has become unstable; what others play and are paid stays the same."""
+    from dial import Dial
+
+    expected = collected(collector(reward="own"), prompts(4))
+    step, count = Dial.step, itertools.count()
+
+    def unstable(self, actions_NA, active_N):
+        found = step(self, actions_NA, active_N)
+        if next(count) != 1:
+            return found
+        state, reward_N = found.observation.state.clone(), found.reward_N.clone()
+        state[2, 1], reward_N[2] = odd, torch.nan
+        return replace(found, observation=replace(found.observation, state=state), reward_N=reward_N)
+
+    monkeypatch.setattr(Dial, "step", unstable)
+    made = collector(reward="own")
+    with pytest.warns(UserWarning, match=r"environment 2 was lost \(loss number 1\): number 1 of its state is (nan|inf)"):
+        found = made.collect(prompts(4), [None] * 4, 1, SAMPLING)
+    assert made.metrics()["simulator/lost"] == 1
+    assert [r.outcome for r in found] == [r.outcome for r in expected]
+    assert all(torch.equal(a.data.choices, b.data.choices) for a, b in zip(found, expected, strict=True))
+    made.close()
+
+
 @pytest.mark.parametrize("twin", [False, True])
 @pytest.mark.parametrize("lanes", [1, 2])
 @pytest.mark.parametrize("bootstrap", ["truncated", "always"])
@@ -398,5 +424,19 @@ def test_a_policy_that_gives_nan_is_told():
     acting = policy()
     with torch.no_grad():
         acting.head.mean[0].bias.fill_(torch.nan)
-    with pytest.raises(UserError, match="the policy's actions are not finite"):
+    with pytest.raises(UserError, match="the policy's actions are not finite: most likely a learning rate was too high"):
         collected(collector(policy_=acting), prompts(1))
+
+
+def test_a_start_that_is_not_finite_is_not_the_policys_fault(monkeypatch):
+    from dial import Dial
+
+    reset = Dial.reset
+
+    def odd(*arguments):
+        shown = reset(*arguments)
+        return replace(shown, state=shown.state + torch.tensor([0.0, torch.nan]))
+
+    monkeypatch.setattr(Dial, "reset", odd)
+    with pytest.raises(UserError, match=r"number 1 of its state is nan, and the policy's actions .*: mend"):
+        collected(collector(), prompts(1))

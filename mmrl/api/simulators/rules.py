@@ -28,7 +28,9 @@ class RuledStep:
     truncated_N: torch.Tensor
     """bool: a limit cut it off. Where `terminated_N` holds too, that counts."""
     lost_N: torch.Tensor
-    """bool: the environment failed; its episode is void."""
+    """bool: the environment failed; its episode is void. `unstable_N` are among them."""
+    unstable_N: torch.Tensor
+    """bool: its state has a number that is not finite, as of a simulation that has become unstable."""
     success_N: torch.Tensor
     """bool: the task is solved in the state after the step."""
     parts: Mapping[str, torch.Tensor]
@@ -58,9 +60,13 @@ class EpisodeRules:
         self.elapsed_N += active_N
         names = ("reward_N", "success_N", "terminated_N", "truncated_N", "lost_N")
         own = {name: rows for name in names if (rows := getattr(found, name)) is not None}
+        if found.observation.state is not None:
+            own["sound_N"] = found.observation.state.isfinite().all(1)
         # all at once, since each copy waits for the device
         told = download(own | {f"part {name}": rows for name, rows in found.parts.items()})
-        success_N, lost_N = told["success_N"], told.get("lost_N", torch.zeros_like(active_N))
+        never_N = torch.zeros_like(active_N)
+        success_N, unstable_N = told["success_N"], active_N & ~told.get("sound_N", ~never_N) & ~told.get("lost_N", never_N)
+        lost_N = told.get("lost_N", never_N) | unstable_N
         parts = {name: told[f"part {name}"].float() for name in found.parts} | {"success": success_N.float()}
         seen_N = torch.zeros_like(active_N)
         if self.simulation.sees_success is not None:
@@ -80,6 +86,7 @@ class EpisodeRules:
             terminated_N=terminated_N,
             truncated_N=told["truncated_N"] | late_N,
             lost_N=lost_N,
+            unstable_N=unstable_N,
             success_N=success_N,
             parts=parts,
         )

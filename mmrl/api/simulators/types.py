@@ -58,6 +58,11 @@ class Observation:
             instructions=[self.instructions[i] for i in rows.tolist()],
         )
 
+    def not_finite(self) -> str:
+        """In words, the first number of a state that is not finite; empty if all are. It waits for the device."""
+        odd = [] if self.state is None else (~self.state.isfinite()).nonzero().tolist()
+        return f"number {odd[0][1]} of its state is {self.state[tuple(odd[0])].item()}" if odd and self.state is not None else ""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transition:

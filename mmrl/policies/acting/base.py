@@ -145,6 +145,8 @@ class ActingPolicy(NormalisedPolicy):
         guided = () if guidance is None else (guidance.on(self.device),)
         actions, choices, logprobs, states = self.choose(seen, draw, temperature, *guided)
         if not torch.isfinite(actions).all():
+            if odd := seen.not_finite():
+                raise UserError(f"{odd}, and the policy's actions aren't finite either: mend the environment's reset()")
             raise UserError("the policy's actions are not finite: most likely a learning rate was too high; lower it")
         values = None
         if critic is not None:

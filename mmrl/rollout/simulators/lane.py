@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import deque
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -9,7 +10,7 @@ from typing import Any
 
 import torch
 
-from mmrl.api.errors import UserError
+from mmrl.api.errors import UserError, is_told
 from mmrl.api.interfaces import Simulator
 from mmrl.api.simulators.history import follow
 from mmrl.api.simulators.rules import EpisodeRules, step_limit
@@ -266,6 +267,10 @@ class Lane:
             self._place(self._ids(self._waiting), before.rows(self._ids(self._waiting)))
         self.steps += int(active_N.sum())
         ruled = self.rules(found, active_N)
+        for number, env in enumerate(ruled.unstable_N.nonzero()[:, 0].tolist(), self.lost + 1):
+            if is_told(number):
+                why = found.observation.rows(self._ids([env])).not_finite()
+                warnings.warn(f"{self.who}: environment {env} was lost (loss number {number}): {why}", stacklevel=2)
         sound_N = active_N & ~ruled.lost_N  # a lost environment's rows mean nothing
         check_parts(f"step() of {self.who}", ruled.parts, sound_N)
         check_reward(f"step() of {self.who}", ruled.rewards_N, sound_N)
