@@ -52,6 +52,7 @@ class Settings:
     divergence: str = "reverse-kl"
     divergence_alpha: float = 0.5
     discopop_tau: float = 0.05
+    reward_alpha: float = 0.25
 
 
 # -- the derivative f' of an f-divergence at p / q, float64 [P, 2], from log p / q (Wang et al., f-DPO, arXiv 2309.16240) --------
@@ -74,8 +75,12 @@ def jensen_shannon(ratios_P2: torch.Tensor, settings: Settings) -> torch.Tensor:
 
 def alpha_divergence(ratios_P2: torch.Tensor, settings: Settings) -> torch.Tensor:
     """(1 - (q / p)^alpha) / alpha: the reverse KL for alpha towards 0, the forward one for 1. The power is kept below exp(20)."""
-    alpha = settings.divergence_alpha
-    return (1 - finite_ratio(-alpha * ratios_P2)) / alpha
+    return _bent(ratios_P2, settings.divergence_alpha)
+
+
+def _bent(logs_P2: torch.Tensor, alpha: float) -> torch.Tensor:
+    """(1 - x^-alpha) / alpha of log x; its limit for alpha = 0 is log x. The power is kept below exp(20)."""
+    return (1 - finite_ratio(-alpha * logs_P2)) / alpha if alpha else logs_P2
 
 
 DIVERGENCES: MappingProxyType[str, Callable[[torch.Tensor, Settings], torch.Tensor]] = MappingProxyType(
@@ -106,6 +111,12 @@ def scaled_mean_log_ratio(sums: PairSums, settings: Settings) -> torch.Tensor:
 def mean_likelihood(sums: PairSums, settings: Settings) -> torch.Tensor:
     """beta times log p per token (Meng et al., SimPO, equation 4)."""
     return settings.beta * sums.logprobs_P2 / sums.lengths_P2
+
+
+def bent_likelihood(sums: PairSums, settings: Settings) -> torch.Tensor:
+    """beta times (1 - m^-a) / a, m the geometric mean of the tokens' probabilities and a = `reward_alpha`; for a = 0 it is
+    SimPO's reward (Gupta et al., AlphaPO, arXiv 2501.03884). The power is kept below exp(20)."""
+    return settings.beta * _bent(sums.logprobs_P2 / sums.lengths_P2, settings.reward_alpha)
 
 
 def log_odds(sums: PairSums, settings: Settings) -> torch.Tensor:
@@ -267,6 +278,7 @@ LOSSES: MappingProxyType[str, PairLoss] = MappingProxyType(
         "aot-unpaired": PairLoss(log_ratio, transported_unpaired),
         "kto": PairLoss(log_ratio, prospect),
         "simpo": PairLoss(mean_likelihood, logistic),
+        "alphapo": PairLoss(bent_likelihood, logistic),
         "orpo": PairLoss(log_odds, odds_ratio),
         "bradley-terry": PairLoss(rating, logistic),
     }

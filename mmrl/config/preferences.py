@@ -26,6 +26,7 @@ PairLoss = Literal[
     "aot-unpaired",
     "kto",
     "simpo",
+    "alphapo",
     "orpo",
     "bradley-terry",
 ]
@@ -49,13 +50,14 @@ class PreferenceStage(ComparedTraining):
     group_size: Annotated[int, Field(ge=2)] = 8
     """Number of completions per prompt, for `pairs = "sampled"`."""
     beta: Rate | None = None
-    """How strongly the policy is held to the reference model; for `simpo` the scale of the reward, for `orpo` the weight of the
-    odds. By default 0.1, 2 for `simpo`."""
+    """How strongly the policy is held to the reference model; for `simpo` and `alphapo` the scale of the reward, for `orpo` the
+    weight of the odds. By default 0.1, 2 for `simpo` and `alphapo`."""
     margin: Weight | None = None
-    """By how much the preferred reward is to be larger, for `simpo` and `bradley-terry`. By default 1 for `simpo`, else 0."""
+    """By how much the preferred reward is to be larger, for `simpo`, `alphapo` and `bradley-terry`. By default 1 for `simpo`, 0
+    for others."""
     label_smoothing: Annotated[float, Field(ge=0, lt=0.5)] | None = None
     """Share of the pairs that are taken to be the wrong way round, for `dpo`, `dpo-norm`, `robust`, `exo`, `aot`, `aot-unpaired`,
-    `simpo` and `bradley-terry`. By default 0.1 for `robust`, 0.001 for `exo`, else 0."""
+    `simpo`, `alphapo` and `bradley-terry`. By default 0.1 for `robust`, 0.001 for `exo`, else 0."""
     desirable_weight: Weight = 1.0
     """Weight of the preferred completions' loss, for `kto`."""
     undesirable_weight: Weight = 1.0
@@ -64,6 +66,9 @@ class PreferenceStage(ComparedTraining):
     """Count rewards from the mean reward of this stage so far, for `bco`: as in its paper and in MPO, and not in TRL."""
     discopop_tau: Annotated[float, Field(ge=1e-3, lt=1)] = 0.05
     """How sharply `discopop` changes from one of its losses to the other."""
+    reward_alpha: Annotated[float, Field(ge=-10, le=10)] = 0.25
+    """The shape of the reward of `alphapo`: above 0 it is steeper for unlikely completions, below 0 for likely ones, and at 0 it
+    is that of `simpo`."""
     divergence: Literal["reverse-kl", "forward-kl", "jensen-shannon", "alpha"] = "reverse-kl"
     """What holds the policy to the reference model (f-DPO), for losses of the difference of two rewards: `dpo`, `dpo-norm`,
     `robust`, `hinge`, `ipo`, `exo` and `discopop`."""
@@ -172,6 +177,7 @@ PAIR_SETTINGS: dict[str, tuple[str, ...]] = {
     "aot-unpaired": (*_RATIOS, "label_smoothing"),
     "kto": ("beta", "desirable_weight", "undesirable_weight", "reference"),
     "simpo": ("beta", "margin", "label_smoothing"),
+    "alphapo": ("beta", "margin", "label_smoothing", "reward_alpha"),
     "orpo": ("beta",),
     "bradley-terry": ("margin", "label_smoothing"),
 }

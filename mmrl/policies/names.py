@@ -12,7 +12,7 @@ from mmrl.api.errors import UserError, check_path
 
 LIMITED = (
     *("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe", "glm4v", "glm4v_moe", "glm46v"),
-    *("glm_ocr", "paddleocr_vl", "exaone4_5"),
+    *("glm_ocr", "paddleocr_vl", "exaone4_5", "hunyuan_vl", "video_llama_3"),
     *("ernie4_5_vl_moe", "lfm2_vl", "minicpmv4_6", "minicpmv4_7", "qwen2_5_omni", "qwen3_omni_moe"),
 )
 """Families whose pictures may have any small number of pixels; those of others, or their tiles, have sizes of their own."""

@@ -142,6 +142,14 @@ def _of_selections() -> list[AlgorithmSpec]:
             paper="Wang et al., Learning More with Less (D3S), arXiv 2509.22115",
         ),
         AlgorithmSpec(
+            id="advantage-reweighting",
+            target="mmrl.algorithms.selection:likelihood_weighted",
+            options={"share": 0.2, "clip_low": 0.2, "clip_high": 0.24},
+            bounds={"share": SHARE} | CLIP,
+            summary="GRPO with less credit for unlikely tokens, whose gradients would dominate the update",
+            paper="Yang et al., Do Not Let Low-Probability Tokens Over-Dominate in RL for LLMs, arXiv 2505.12929; without Lopti",
+        ),
+        AlgorithmSpec(
             id="rover",
             target=ADVANTAGE + "group_relative",
             options={"scale": "none", "temperature": 1.0},

@@ -36,7 +36,8 @@ def _of_trust_regions() -> list[AlgorithmSpec]:
             target=GROUP,
             options={"divergence": "tv", "clip_low": 0.15, "clip_high": 0.15, "limit": 20.0},
             loss="mmrl.algorithms.trust_region:divergence_mask",
-            bounds=SPREAD | {"clip_low": NOT_NEGATIVE, "clip_high": NOT_NEGATIVE, "limit": Bounds(low=1)},
+            bounds=SPREAD
+            | {"clip_low": NOT_NEGATIVE, "clip_high": NOT_NEGATIVE, "limit": Bounds(low=1), "penalty": NOT_NEGATIVE},
             summary="GRPO without the tokens whose probability, not its ratio, has moved too far: DPPO of language models",
             paper="Qi et al., Rethinking the Trust Region in LLM Reinforcement Learning, arXiv 2602.04879",
         ),

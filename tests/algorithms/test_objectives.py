@@ -39,7 +39,7 @@ def measured_for(algorithm, inputs):
 def test_the_table_is_whole():
     names = {row["name"].rpartition("-")[0] for row in LOSSES}
     assert len(names) == 37 and len(LOSSES) == 111 and len(CREDITS) == 48
-    released = {"ROLL", "CE-GPPO", "Archer2.0", "M2PO", "BAPO", "verl-recipe", "maxrl", "listing"}
+    released = {"ROLL", "CE-GPPO", "Archer2.0", "M2PO", "BAPO", "verl-recipe", "maxrl", "listing", "AR-Lopti", "prime-rl"}
     assert {row["how"].split()[1] for row in ROWS} == {"trl", "verl", "ms-swift", *released}
 
 
@@ -74,6 +74,19 @@ def test_loss_and_gradient_are_theirs(row):
         assert found.item() == pytest.approx(row["loss"], rel=1e-4, abs=1e-6)
     np.testing.assert_allclose(logprobs.grad.numpy(), row["gradient"], rtol=2e-4, atol=1e-6)
     assert cut.dtype == torch.float32 and set(cut.tolist()) <= {0.0, 1.0}
+
+
+@pytest.mark.parametrize("row", [r for r in ROWS if "penalised_gradient" in r], ids=lambda row: row["name"])
+def test_a_mask_of_divergence_with_a_penalty_is_prime_rl_s(row):
+    """Its `default_loss_fn`, whose gradient reaches the tokens that have moved too far by the penalty alone."""
+    algorithm = load_algorithm((settings := dict(row["settings"])).pop("algorithm"), settings)
+    new, old, credit = (torch.tensor(row[key], dtype=torch.float64) for key in ("logprobs", "old", "advantages"))
+    inputs = made(new.requires_grad_(), old, credit, torch.zeros(40).long(), torch.tensor([40]))
+    loss, cut = algorithm.loss(inputs)
+    loss.sum().backward()
+    np.testing.assert_allclose(new.grad.numpy(), row["penalised_gradient"], rtol=1e-4, atol=1e-6)
+    penalty = 2 * settings["penalty"] * (new - old).detach()
+    assert 3 < cut.sum() < 37 and torch.allclose(new.grad[cut > 0], penalty[cut > 0])
 
 
 @pytest.mark.parametrize("row", CREDITS, ids=lambda row: row["name"])

@@ -33,6 +33,7 @@ OPTIONS = {
     "aot-unpaired": Settings(beta=0.3, label_smoothing=0.1),
     "kto": Settings(beta=0.4, desirable_weight=1.5, undesirable_weight=0.75),
     "simpo": Settings(beta=2.5, margin=1.2, label_smoothing=0.05),
+    "alphapo": Settings(beta=2.5, margin=1.2, label_smoothing=0.05, reward_alpha=0.3),
     "orpo": Settings(beta=0.4),
     "bradley-terry": Settings(margin=0.5),
 }
@@ -41,7 +42,12 @@ DIVERGENCES = {
     "jensen-shannon": Settings(beta=0.3, divergence="jensen-shannon"),
     "alpha": Settings(beta=0.3, divergence="alpha", divergence_alpha=0.3),
 }
-CASES = [*OPTIONS.items(), *(("dpo", chosen) for chosen in DIVERGENCES.values()), ("ipo", DIVERGENCES["alpha"])]
+CASES = [
+    *OPTIONS.items(),
+    ("alphapo", Settings(reward_alpha=-0.5)),
+    *(("dpo", chosen) for chosen in DIVERGENCES.values()),
+    ("ipo", DIVERGENCES["alpha"]),
+]
 GAPS = [loss for loss, keys in PAIR_SETTINGS.items() if "divergence" in keys]
 
 
@@ -124,6 +130,7 @@ def slow_pair(name, own, other, lengths, s, kl, shift):
             + s.undesirable_weight * (1 - sigmoid(s.beta * (kl - b))) / 2
         ),
         "simpo": lambda: plain(s.beta / nw * w - s.beta / nv * v - s.margin, e),
+        "alphapo": lambda: plain(s.beta * (n**-s.reward_alpha - m**-s.reward_alpha) / s.reward_alpha - s.margin, e),
         "orpo": lambda: -math.log(m) + s.beta * plain(math.log(m / (1 - m)) - math.log(n / (1 - n))),
         "bradley-terry": lambda: -math.log(math.exp(w) / (math.exp(w) + math.exp(v + s.margin))),
     }[name]()

@@ -29,6 +29,7 @@ from mmrl.train.update.pack_conversations import pack
 
 BUILT_IN = [
     *(
+        "advantage-reweighting",
         "archer",
         "aspo",
         "awr",
@@ -133,7 +134,7 @@ def plugin(site):
 
 
 def test_the_built_in_algorithms_are_these():
-    assert sorted(Registry(entry_points=[]).specs("algorithms")) == BUILT_IN and len(BUILT_IN) == 57
+    assert sorted(Registry(entry_points=[]).specs("algorithms")) == BUILT_IN and len(BUILT_IN) == 58
 
 
 def test_settings_reach_the_function_that_has_them():

@@ -338,6 +338,7 @@ MODELS = {"logprobs", "reference"}
         ("opd", {}, [{"teacher", "logprobs"}]),
         ("kdrl", {}, [{"teacher", "logprobs"}]),
         ("d3s", {}, [{"entropy"}]),
+        ("advantage-reweighting", {}, [{"logprobs"}]),
         ("nft", {}, []),
         ("vppo", {}, [{"masked", "logprobs"}]),
         ("otb", {}, [{"slopes"}]),

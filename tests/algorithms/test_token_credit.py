@@ -9,19 +9,24 @@ import numpy as np
 import pytest
 import torch
 
+import runs
+from mmrl.algorithms.advantage import group_relative
 from mmrl.algorithms.group_baselines import optimal_token_baseline
 from mmrl.algorithms.loss import LossInputs
 from mmrl.algorithms.presets import load_algorithm
+from mmrl.algorithms.selection import likelihood_weighted
+from mmrl.api.errors import UserError
+from mmrl.train.resolve import resolve
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 ROWS = [json.loads(line) for line in (GOLDEN / "objectives.jsonl").read_text().splitlines()]
 SDPO = [json.loads(line) for line in (GOLDEN / "corrections.jsonl").read_text().splitlines() if '"trl-sdpo-' in line]
-TOKENS, TOLD = ([r for r in ROWS if name in r] for name in ("token_credit", "told_credit"))
+TOKENS, TOLD, LIKELY = ([r for r in ROWS if name in r] for name in ("token_credit", "told_credit", "reweighted_credit"))
 NAN = float("nan")
 
 
 def test_the_table_is_whole():
-    assert len(TOKENS) == 12 and len(TOLD) == 8 and len(SDPO) == 4
+    assert len(TOKENS) == 12 and len(TOLD) == 8 and len(SDPO) == 4 and len(LIKELY) == 6
 
 
 def padded(rows):
@@ -35,6 +40,47 @@ def test_credit_of_tokens_is_theirs(row):
     algorithm = load_algorithm((settings := dict(row["settings"])).pop("algorithm"), settings)
     found = algorithm.advantage(padded(row["paid"]), torch.tensor(row["groups"]), padded(row["slopes"]), mask)
     np.testing.assert_allclose(found.numpy(), padded(row["token_credit"]).numpy(), atol=2e-6)
+
+
+@pytest.mark.parametrize("row", LIKELY, ids=lambda row: row["name"])
+def test_credit_of_unlikely_tokens_is_theirs(row):
+    """That of AR-Lopti's `compute_grpo_outcome_advantage`, with mmrl's epsilon, and `compute_reweight_advantage`. A failed
+    rollout counts in no mean, and is NaN."""
+    algorithm = load_algorithm((settings := dict(row["settings"])).pop("algorithm"), settings)
+    mask = torch.tensor([*row["mask"], [1.0] * 5]).bool()
+    logprobs = torch.tensor([*row["logprobs"], [-1.0] * 5], dtype=torch.float64)
+    given = {"rewards_N": torch.tensor([*row["rewards"], NAN]), "groups_N": torch.tensor([*row["groups"], 0])}
+    given |= {"logprobs_NT": logprobs, "mask_NT": mask}
+    found = algorithm.advantage(*(given[name] for name in algorithm.needs))
+    assert found.dtype == torch.float32 and found[-1].isnan().all()
+    np.testing.assert_allclose(found[:-1].numpy(), row["reweighted_credit"], rtol=1e-5, atol=1e-6)
+
+
+def test_less_credit_for_unlikely_tokens_by_hand():
+    """Advantages of 1 and -1, times 0.25 p + 0.75; the last token isn't trained. Nothing but the share changes with it."""
+    given = (torch.tensor([1.0, 0.0]), torch.tensor([0, 0]), torch.tensor([[1.0, 0.2, 0.4], [0.6, 0.01, 1.0]]).log())
+    mask = torch.tensor([[True, True, False], [True, True, False]])
+    found = likelihood_weighted(*given, mask, share=0.25) / likelihood_weighted(*given, mask, share=0.0)
+    assert found[:, :2].tolist() == [[pytest.approx(1.0), pytest.approx(0.8)], [pytest.approx(0.9), pytest.approx(0.7525)]]
+    plain = group_relative(*given[:2])[:, None].expand(2, 3).where(mask, 0.0)
+    assert torch.equal(likelihood_weighted(*given, mask, share=0.0), plain)
+
+
+@pytest.mark.parametrize(
+    ("id", "settings", "message"),
+    [
+        *(("advantage-reweighting", {"share": share}, r"settings\.share") for share in (-0.1, 1.1)),
+        *(("advantage-reweighting", {"share": share}, "share = .* must be a number") for share in ("all", True)),
+        ("advantage-reweighting", {"share": NAN}, "nan is not allowed: give a number"),
+        ("divergence-ppo", {"penalty": -1e-3}, r"settings\.penalty"),
+        ("grpo", {"penalty": 1e-3}, "algorithm 'grpo' has no setting 'penalty'"),
+    ],
+)
+def test_settings_that_are_none_are_refused(id, settings, message, tmp_path, monkeypatch):
+    monkeypatch.setenv("MMRL_PLUGIN_FILES", runs.TOY)
+    algorithm = {"algorithm": id, "settings": settings}
+    with pytest.raises(UserError, match=message):
+        resolve(runs.toy_config(tmp_path, stages=[{"kind": "rl", "steps": 1, **algorithm}]))
 
 
 @pytest.mark.parametrize("row", TOLD, ids=lambda row: row["name"])

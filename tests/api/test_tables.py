@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from mmrl.api.errors import UserError
-from mmrl.api.tasks import tables
+from mmrl.api.tasks import data_sets, tables
 from mmrl.api.tasks.image_sources import hash_order, hash_rank
 from mmrl.api.tasks.tables import LazyItems, read_table, resolve_image
 
@@ -224,21 +224,94 @@ def test_lines_are_read_in_parts(tmp_path, monkeypatch):
         read_table(str(tmp_path / "t.csv"))
 
 
+def write_shard(path, *files):
+    path.parent.mkdir(exist_ok=True)
+    with tarfile.open(path, "w") as shard:
+        for name, data in files:
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            shard.addfile(member, io.BytesIO(data))
+
+
+def write_sample(key, suffix="png", **said):
+    Image.new("RGB", (4, 4), "red").save(buffer := io.BytesIO(), "PNG")
+    return (f"{key}.{suffix}", buffer.getvalue()), (f"{key}.json", json.dumps(said).encode()), (f"{key}.txt", b"words")
+
+
 @pytest.mark.parametrize(("place", "suffix"), [("shards", "png"), ("shards/train-000.tar", "PNG")])
 def test_samples_of_webdataset_are_rows(tmp_path, place, suffix):
     """A picture of each, whatever its suffix, and what its JSON holds."""
-    Image.new("RGB", (4, 4), "red").save(buffer := io.BytesIO(), "PNG")
-    (tmp_path / "shards").mkdir()
-    with tarfile.open(tmp_path / "shards" / "train-000.tar", "w") as shard:
-        for n in range(2):
-            said = json.dumps({"question": "What?", "boxes": [[1, n]]}).encode()
-            for name, data in ((f"{n:03}.{suffix}", buffer.getvalue()), (f"{n:03}.json", said), (f"{n:03}.txt", b"words")):
-                member = tarfile.TarInfo(name)
-                member.size = len(data)
-                shard.addfile(member, io.BytesIO(data))
+    samples = [write_sample(f"{n:03}", suffix, question="What?", boxes=[[1, n]]) for n in range(2)]
+    write_shard(tmp_path / "shards" / "train-000.tar", *samples[0], *samples[1])
     table = read_table(str(tmp_path / place))
     assert sorted(table.columns) == ["__key__", "boxes", "image", "question", "txt"] and len(table) == 2
-    assert table[1] == {"__key__": "001", "image": buffer.getvalue(), "question": "What?", "boxes": [[1, 1]], "txt": "words"}
+    picture = samples[1][0][1]
+    assert table[1] == {"__key__": "001", "image": picture, "question": "What?", "boxes": [[1, 1]], "txt": "words"}
+
+
+def test_shards_are_read_as_datasets_reads_them(tmp_path):
+    """Long names, numbers, arrays, several pictures, structures, files that a system left, splits by names."""
+    import datasets
+    import numpy as np
+
+    np.save(array := io.BytesIO(), np.arange(3))
+    for shard in ("train-000", "train-001", "test-000"):
+        files = [("._a.png", b"x"), ("README", b"x")]
+        for n in range(4):
+            key = f"{'long' * 40}/{shard}-{n}"
+            (_, picture), *others = write_sample(key, question=f"{n}?", own={"n": n})
+            files += [(f"{key}.jpg", b"j"), (f"{key}.seg.png", b"s"), (f"{key}.png", picture), *others]
+            files += [(f"{key}.cls", str(n).encode()), (f"{key}.npy", array.getvalue()), (f"{key}.jsn", b"[1]")]
+        write_shard(tmp_path / "shards" / f"{shard}.tar", *files)
+    for split in ("train", "test"):
+        read = read_table(str(tmp_path / "shards"), split=split)
+        table = datasets.load_dataset(str(tmp_path / "shards"), split=split, cache_dir=str(tmp_path / "cache"))
+        expected = tables._table("", data_sets._samples(table))
+        assert len(read) == (8 if split == "train" else 4) and set(read.columns) == set(expected.columns)
+        assert [*read] == [*expected]
+        assert {"question"} == {key for row in read.scan(["question"]) for key in ("question", "image") if key in row}
+
+
+def test_a_broken_sample_of_a_shard_is_told_and_the_others_are_read(tmp_path):
+    samples = [[*write_sample(f"s{n}", question=f"{n}?")] for n in range(6)]
+    samples[1][1] = ("s1.json", b'{"question": ')
+    samples[2] = samples[2][1:]
+    samples[3].append(samples[3][0])
+    samples[4][2] = ("s4.txt", b"\xff")
+    write_shard(tmp_path / "a" / "a.tar", *(file for sample in samples for file in sample))
+    table, found = read_table(str(tmp_path / "a" / "a.tar")), []
+    for index in range(len(table)):
+        try:
+            found.append(sorted(table[index]))
+        except UserError as error:
+            found.append(str(error).partition("a.tar ")[2])
+    whole = ["__key__", "image", "question", "txt"]
+    assert found == [
+        whole,
+        "sample s1 can't be read: its .json can't be decoded (Expecting value: line 1 column 14 (char 13)): correct or remove it",
+        ["__key__", "question", "txt"],
+        "sample s3 can't be read: it has two files s3.png: correct or remove it",
+        "sample s4 can't be read: its .txt can't be decoded ('utf-8' codec can't decode byte 0xff in position 0: invalid start "
+        "byte): correct or remove it",
+        whole,
+    ]
+    assert [row and row["question"] for row in table.scan(["question"])] == ["0?", None, "2?", None, None, "5?"]
+
+
+@pytest.mark.parametrize(
+    ("cut", "why"), [(9 * 1024 + 100, "no header at byte 9,216"), (10 * 1024 + 300, "no header"), (1024 + 700, "unexpected end")]
+)
+def test_a_shard_that_is_torn_anywhere_is_refused(tmp_path, cut, why):
+    write_shard(tmp_path / "whole.tar", *(file for n in range(8) for file in write_sample(f"s{n}", question="?")[:2]))
+    (tmp_path / "a.tar").write_bytes((tmp_path / "whole.tar").read_bytes()[:cut])
+    with pytest.raises(UserError, match=rf"a\.tar can't be loaded: .*{why}.*: the file may be torn, so fetch it again"):
+        read_table(str(tmp_path / "a.tar"))
+
+
+def test_a_shard_without_samples_is_refused(tmp_path):
+    write_shard(tmp_path / "a.tar", ("README", b"x"))
+    with pytest.raises(UserError, match=r"a\.tar has no samples: a sample is files with one name"):
+        read_table(str(tmp_path / "a.tar"))
 
 
 def test_a_split_may_stand_behind_the_path(tmp_path):

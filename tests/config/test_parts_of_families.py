@@ -55,6 +55,9 @@ EXPECTED = {  # a weight of `model` that is vision, one that is the projector, o
     "paddleocr_vl": ("visual.vision_model.post_layernorm.weight", "projector.linear_1.weight", ATTENTION),
     "exaone4_5": ("visual.blocks.0.attn.proj.weight", "visual.merger.mlp.0.weight", ATTENTION),
     "muse_glimmer": ("vision_tower.layers.0.norm1.weight", "vision_adapter.fc1.weight", ATTENTION),
+    "lighton_ocr": ("vision_encoder.patch_conv.weight", "vision_projection.patch_merger.merging_layer.weight", ATTENTION),
+    "hunyuan_vl": ("vision_tower.layers.0.mlp.fc1.weight", "vision_tower.patch_merger.mlp.weight", ATTENTION),
+    "video_llama_3": ("vision_model.encoder.layers.0.mlp.fc1.weight", "projector.readout.0.weight", ATTENTION),
     "step3p7": ("vision_model.layers.0.self_attn.q_proj.weight", "multi_modal_projector.weight", ATTENTION),
     "perception_lm": ("vision_tower.timm_model.cls_token", "multi_modal_projector.linear_1.weight", ATTENTION),
     "phi4_multimodal": (

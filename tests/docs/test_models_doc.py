@@ -10,6 +10,11 @@ from pathlib import Path
 
 import pytest
 from packaging.version import Version
+from transformers import AutoConfig
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+    MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES,
+)
 
 from mmrl.api.errors import UserError
 from mmrl.config.sections import PolicyConfig
@@ -17,6 +22,8 @@ from mmrl.policies.names import LIMITED
 from mmrl.policies.vlm import tiny
 from mmrl.policies.vlm.coordinate_formats import COORDINATE_FORMATS
 from mmrl.policies.vlm.limits import pixel_limits
+from mmrl.policies.vlm.suitability import refuse_config, refuse_kind
+from mmrl.policies.vlm.thinkers import WHOLE
 from mmrl.policies.vlm.vlm import VLM
 
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
@@ -91,3 +98,20 @@ def test_the_tables_are_what_the_models_do(table):
     if os.environ.get("MMRL_UPDATE_DOCS"):
         PAGE.write_text(wanted, "utf-8")
     assert text == wanted or os.environ.get("MMRL_UPDATE_DOCS"), "MMRL_UPDATE_DOCS=1 pytest tests/docs/test_models_doc.py"
+
+
+def test_of_each_model_that_transformers_loads_the_page_or_a_refusal_tells():
+    """Those of a version that is let in later, too: whoever lets it in tries the new ones, or says why they are refused."""
+    page = PAGE.read_text("utf-8")
+    tried = {*re.findall(r"`([\w.-]+)`", page.partition("\n## Other families")[2])}
+    tried |= {tiny.model_type(f"tiny:{family}:layers=4") for family in tiny.FAMILIES} | {*WHOLE}
+    untold = []
+    for kind, name in {**MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES, **MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES}.items():
+        try:
+            refuse_kind("x", {"model_type": kind, "architectures": [name]}, trusted=False)
+            refuse_config("x", AutoConfig.for_model(kind))
+        except UserError as error:
+            assert "\n" not in str(error)
+        else:
+            untold += [] if kind in tried else [kind]
+    assert not untold

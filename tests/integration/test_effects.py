@@ -1591,6 +1591,7 @@ OF_PREFERENCE = {
     "reward_shift": Effect(
         to=True, also={S + "loss": "bco", S + "steps": 3}, seen=learns, why="rewards are counted from their mean"
     ),
+    "reward_alpha": Effect(to=2.0, also={S + "loss": "alphapo"}, seen=learns, why="rewards have another shape"),
     "discopop_tau": Effect(to=0.5, also={S + "loss": "discopop"}, seen=learns, why="a wider change of losses"),
     "divergence": Effect(
         to=["forward-kl", "jensen-shannon", "alpha"], each=True, seen=learns, why="another divergence from the reference model"

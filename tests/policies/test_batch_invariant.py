@@ -32,6 +32,7 @@ from mmrl.train.update.pack_conversations import pack
 FAMILIES = (
     *("qwen2_5_vl", "internvl", "qwen2_vl", "qwen3_vl", "glm4v", "glm46v", "llava", "smolvlm", "idefics3", "llava_onevision"),
     *("ovis2", "llava_next", "qwen2_5_omni", "deepseek_vl", "internvl3_5", "glm_ocr", "paddleocr_vl"),
+    *("hunyuan_vl", "video_llama_3"),
 )
 ALONE = ("granite4_vision", "openvla", "perception_lm")
 """With a picture in each prompt, or several of one size."""
@@ -94,7 +95,7 @@ def test_videos_have_the_same_bits(family, tmp_path):
         assert len(gap_L) > 40 and not gap_L.any()
 
 
-@pytest.mark.parametrize("family", ["mistral3", "pixtral"])
+@pytest.mark.parametrize("family", ["mistral3", "pixtral", "lighton_ocr"])
 def test_towers_that_see_all_pictures_as_one_row_have_the_same_bits_in_bfloat16_alone(family):
     assert not gaps(policy(family, "bfloat16"), True, PROMPTS[::2]).any()
     with pytest.raises(UserError, match="have other bits than with another prompt beside it"):

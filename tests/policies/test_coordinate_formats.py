@@ -60,7 +60,7 @@ def test_every_family_with_a_tiny_checkpoint_has_a_row_with_a_source():
 
 def test_formats():
     thousandths = ("qwen2_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe", "internvl", "glm4v", "glm46v")
-    thousandths += ("qwen3_omni_moe_thinker",)
+    thousandths += ("qwen3_omni_moe_thinker", "lighton_ocr", "hunyuan_vl")
     assert {format_of(kind, None) for kind in thousandths} == {CoordinateFormat.THOUSANDTHS}
     assert format_of("qwen2_5_vl", None) is CoordinateFormat.MODEL_PIXELS
     assert format_of("kimi_k25", None) is CoordinateFormat.UNIT

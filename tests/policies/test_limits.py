@@ -40,6 +40,9 @@ LIMITED = {  # pixels behind a token, limit, tokens of the small picture of the 
     "exaone4_5": (28**2, 20_000, 0),
     "muse_glimmer": (28**2, 20_000, 0),
     "kimi_k25": (28**2, 20_000, 0),
+    "lighton_ocr": (28**2, 20_000, 0),
+    "hunyuan_vl": (28**2, 20_000, 14),  # tokens before, between and behind rows
+    "video_llama_3": (14**2, 20_000, 0),
     "mistral3": (14**2, 5_000, 0),
     "pixtral": (7**2, 5_000, 0),
     "lfm2_vl": (14**2, 10_000, 16),
@@ -58,7 +61,7 @@ LIMITED = {  # pixels behind a token, limit, tokens of the small picture of the 
 }
 ONE_SIZE = ("gemma3", "paligemma", "llava", "deepseek_vl")
 VIDEOS = dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "glm4v", "glm4v_moe", "glm46v", "ernie4_5_vl_moe", "kimi_k25"), 28)
-VIDEOS |= dict.fromkeys(("glm_ocr", "exaone4_5", "muse_glimmer"), 28) | {"gemma4_unified": 21}
+VIDEOS |= dict.fromkeys(("glm_ocr", "exaone4_5", "muse_glimmer", "video_llama_3"), 28) | {"gemma4_unified": 21}
 VIDEOS |= dict.fromkeys(("qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"), 32) | {"gemma4": 21}
 VIDEOS |= dict.fromkeys(("internvl", "internvl3_5", "smolvlm", "llava_onevision", "perception_lm"), 0)
 VIDEOS |= dict.fromkeys(("minicpmv4_6", "minicpmv4_7"), 0) | {"qwen2_5_omni": 28, "qwen3_omni_moe": 32}

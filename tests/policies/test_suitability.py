@@ -18,6 +18,7 @@ import vlm_cases as cases
 from mmrl.api.errors import UserError
 from mmrl.config.sections import LoraConfig, PolicyConfig
 from mmrl.policies.vlm import loading, suitability, tiny
+from mmrl.policies.vlm.known_families import UNSUPPORTED
 from mmrl.policies.vlm.tiny.tokens import make_tokenizer
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.ui.cli import main
@@ -111,11 +112,13 @@ def test_a_run_file_is_refused_with_exit_code_2(copied, unread, tmp_path, monkey
 TEXT = "reads text alone: choose a vision-language model"
 BOTH = "an encoder and a decoder, and only decoders are trained here: choose another model"
 NONE = "writes no text: choose a vision-language model"
+HEARS = "hears and can't be trained here: choose a Qwen2-Audio or Qwen-Omni, or a model that sees"
 VERSION = transformers.__version__
 OTHERS = {
     **{kind: f"it is a {kind} model, which {TEXT}" for kind in ("llama", "qwen3")},
     **{kind: f"it is a {kind} model, {BOTH}" for kind in ("t5", "florence2", "pix2struct", "blip")},
     **{kind: f"it is a {kind} model, which {NONE}" for kind in ("vit", "clip")},
+    **{kind: f"it is a {kind} model, which {HEARS}" for kind in ("whisper", "voxtral", "audioflamingo3", "qwen3_asr", "wavlm")},
     "Gr00tN1d6": 'it is a GR00T, which is a policy of its own: set policy.kind = "gr00t"',
     "Gr00tN1d7": 'it is a GR00T, which is a policy of its own: set policy.kind = "gr00t"',
     **{kind: f'it is a {kind}, which is a policy of its own: set policy.kind = "{kind}"' for kind in ("pi0", "pi05", "pi0_fast")},
@@ -131,6 +134,20 @@ OTHERS = {
 def test_another_kind_of_model(tmp_path, unread, kind):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
     refused(tmp_path, f": {OTHERS[kind]}")
+
+
+@pytest.mark.parametrize("kind", UNSUPPORTED)
+def test_a_kind_of_model_that_sees_and_does_not_fit(tmp_path, unread, kind):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
+    refused(tmp_path, f" is a {kind} model: {UNSUPPORTED[kind]}")
+
+
+def test_a_model_that_writes_pictures(tmp_path, unread):
+    """Its class is in none of transformers' tables of models that write text, and a checkpoint names it."""
+    named = {"model_type": "glm_image", "architectures": ["GlmImageForConditionalGeneration"]}
+    (tmp_path / "config.json").write_text(json.dumps(named))
+    why = "it writes pictures, and models that write text are trained here: choose another model"
+    refused(tmp_path, f" is a glm_image model: {why}")
 
 
 @pytest.mark.parametrize(

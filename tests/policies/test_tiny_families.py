@@ -28,6 +28,7 @@ UNUSED = {
     "llava_next": [UNREAD, "model.vision_tower.encoder.layers.1.*"],
     "granite4_vision": [UNREAD, "model.spatial_projectors.[012].*"],
     "gemma4_unified": ["model.embed_audio.*"],
+    "hunyuan_vl": ["model.vision_tower.patch_merger.image_sep"],
     "ernie4_5_vl_moe": ["*.e_score_correction_bias"],
     "gemma4": ["model.audio_tower.*", "model.embed_audio.*"],
     "qwen2_5_omni": ["*audio_tower.*"],

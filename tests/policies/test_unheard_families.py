@@ -23,6 +23,7 @@ from mmrl.policies.vlm.tiny.checkpoint import eye, text
 from mmrl.policies.vlm.tiny.tokens import ids, make_tokenizer, template
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.testing import check_policy
+from tried_families import TRIED, sam
 
 
 def idefics2():
@@ -64,25 +65,6 @@ def vipllava():
     return hf.VipLlavaForConditionalGeneration(config), processor
 
 
-def hunyuan_vl():
-    """Positions of four axes, one of which is the number of the picture."""
-    named = {"image_token": "<img_ctx>", "image_start_token": "<img_on>", "image_end_token": "<img_off>"}
-    tokenizer = make_tokenizer(named=named, special=["<img_newline>"])
-    rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 2, 2, 2]}
-    config = hf.HunYuanVLConfig(
-        text_config=text("hunyuan_vl_text", tokenizer, 32, 2, head_dim=16, rope_parameters=rope),
-        vision_config={
-            "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "patch_size": 7,
-            "out_hidden_size": 32, "text_hidden_size": 32, "max_image_size": 112, "min_image_size": 28,
-        },
-        **ids(tokenizer, image_token_id="<img_ctx>", im_start_id="<img_on>", im_end_id="<img_off>"),
-        **ids(tokenizer, im_newline_id="<img_newline>"),
-    )  # fmt: skip
-    images = hf.HunYuanVLImageProcessor(size={"shortest_edge": 28 * 28, "longest_edge": 112 * 112}, patch_size=7)
-    processor = hf.HunYuanVLProcessor(images, tokenizer, chat_template=template("<img_on><img_ctx><img_off>"))
-    return hf.HunYuanVLForConditionalGeneration(config), processor
-
-
 def qwen4_exp():
     """Gated DeltaNet, attention to blocks that an index chooses, experts, and two copies of the hidden states."""
     tokenizer = make_tokenizer()
@@ -95,20 +77,6 @@ def qwen4_exp():
     marks |= {"vision_start_token_id": "<|vision_start|>", "vision_end_token_id": "<|vision_end|>"}
     config = hf.Qwen4ExpConfig(text_config=language, vision_config=vision, tie_word_embeddings=True, **ids(tokenizer, **marks))
     return hf.Qwen4ExpForConditionalGeneration(config), tiny.build("qwen3_5_moe", hidden=32)[1]
-
-
-def video_llama_3():
-    """Pictures and videos of any shape, a token for each patch, without positions in three axes."""
-    tokenizer = make_tokenizer()
-    config = hf.VideoLlama3Config(
-        text_config=text("qwen2", tokenizer, 32, 2),
-        vision_config={k: v for k, v in eye("", 32, 2).items() if k != "image_size"},
-        **ids(tokenizer, image_token_id="<|image_pad|>", video_token_id="<|video_pad|>"),
-    )
-    sizes = {"size": {"shortest_edge": 28 * 28, "longest_edge": 28 * 28 * 64}, "patch_size": 7}
-    images, videos = hf.VideoLlama3ImageProcessor(**sizes), hf.VideoLlama3VideoProcessor(**sizes)
-    processor = hf.VideoLlama3Processor(images, tokenizer, videos, chat_template=tokenizer.chat_template)
-    return hf.VideoLlama3ForConditionalGeneration(config), processor
 
 
 def cosmos3_edge():
@@ -234,13 +202,6 @@ def inkling():
     return hf.InklingForConditionalGeneration(config), hf.InklingProcessor(*parts, chat_template=template(marks[0]))
 
 
-def sam(side, **more):
-    """A vision tower like that of Segment Anything."""
-    sizes = {"hidden_size": 32, "output_channels": 16, "num_hidden_layers": 1, "num_attention_heads": 4, "mlp_dim": 64}
-    sizes |= {"image_size": side, "patch_size": 16, "window_size": 4, "global_attn_indexes": [], "initializer_range": 0.02}
-    return sizes | more
-
-
 def pp_chart2table():
     """GOT-OCR 2.0's model with another processor."""
     tokenizer = make_tokenizer(named={"image_token": "<imgpad>"}, special=["<img>", "</img>"])
@@ -275,17 +236,17 @@ def deepseek_ocr2():
     )
 
 
-MOST = (hunyuan_vl, qwen4_exp, video_llama_3, cosmos3_omni, hyperclovax_vision_v2, cohere_compass, nemotron_h_omni, minimax_m3_vl)
+MOST = (*TRIED, qwen4_exp, cosmos3_omni, hyperclovax_vision_v2, cohere_compass, nemotron_h_omni, minimax_m3_vl)
 MOST += (chameleon, emu3, inkling, pp_chart2table, deepseek_ocr2)
 LATER = [pytest.param(build, marks=pytest.mark.slow) for build in MOST]
 NEW = [pytest.param(build, marks=[pytest.mark.slow, lacking(build)]) for build in CLASSES]
 ALONE = dict.fromkeys(
-    ("minimax_m3_vl", "mistral_large4", "hy_v4_vl", "dots3_note"),
+    ("minimax_m3_vl", "mistral_large4", "hy_v4_vl", "dots3_note", "glm5_next"),
     "each token attends to some keys, of which other completions would take places",
 )
-ALONE |= dict.fromkeys(("inkling_mm_model", "inkling2_loop", "chameleon"), "log-probabilities of a packed row differ")
+ALONE |= dict.fromkeys(("inkling_mm_model", "inkling2", "inkling2_loop", "chameleon"), "log-probabilities of a packed row differ")
 """Families whose completions have rows of their own -> why."""
-KNOWN = ("nemotron_h_omni", "molmo2", "minicpm_ocr", "apertus1p5", "chameleon", "emu3")
+KNOWN = ("glmga", "nemotron_h_omni", "molmo2", "minicpm_ocr", "apertus1p5", "chameleon", "emu3")
 """Families with an adapter, without a tiny checkpoint."""
 VIDEOS = (
     "cosmos3_edge",
@@ -293,7 +254,10 @@ VIDEOS = (
     "hyperclovax_vision_v2",
     "cohere_compass",
     "minimax_m3_vl",
-    "video_llama_3",
+    "video_llava",
+    "llava_next_video",
+    "glmga",
+    "glm5_next",
     "qwen4_exp",
     "lfm3_vl",
     "hy_v4_vl",

@@ -137,6 +137,31 @@ CLIPS = {
         ],
         {"question_type_reasoning"},
     ),
+    "TOMATO": (
+        [
+            {"id": "1", "video_path": "one.mp4", "question": "Which way?", "options": ["left", "right", "up"], "answer": 2}
+            | {"motion_type": "direction", "demonstration_type": "human", "variation": {"counterfactual": 0}}
+        ],
+        {"motion_type_direction", "demonstration_type_human"},
+    ),
+    "Video-Holmes": (
+        [
+            {
+                "video ID": "one",
+                "Question ID": "1",
+                "Question Type": "SR",
+                "Question": "Why?",
+                "Answer": "C",
+                "Explanation": "So.",
+            }
+            | {"Options": dict(zip("ABCDEF", ("a man", "a dog", "a cat", "a cow", "a hen", "a pig"), strict=True))}
+        ],
+        {"Question Type_SR"},
+    ),
+    "Video-MMMU, perception and comprehension": (
+        [{"id": "one", "question": "Which?", "options": ["one", "two", "three"], "answer": "B", "question_type": "perception"}],
+        {"question_type_perception"},
+    ),
     "Charades-STA": ("one 0.0 1.5##a person sits down.\n", {"mIoU", "R1@0.7"}),
     "ActivityNet Captions": ({"one": {"duration": 2.0, "timestamps": [[0, 1.5]], "sentences": ["A man sits."]}}, {"R1@0.5"}),
     "QVHighlights, one span": (
@@ -152,6 +177,9 @@ OPTIONS = {
     "NExT-QA, multi-choice": ("E", [f"reason {n}" for n in range(5)]),
     "PerceptionTest, multi-choice": ("C", ["yes", "no", "unclear"]),
     "LVBench": ("C", ["a", "b", "c", "d"]),
+    "TOMATO": ("C", ["left", "right", "up"]),
+    "Video-Holmes": ("C", ["a man", "a dog", "a cat", "a cow", "a hen", "a pig"]),
+    "Video-MMMU, perception and comprehension": ("B", ["one", "two", "three"]),
 }
 """Benchmark of clips -> the letter of the right option and the options of its rows."""
 CLIPS |= {f"QVHighlights{more}": (CLIPS["QVHighlights, one span"][0], set()) for more in ("", ", highlights", ", saliency")}

@@ -1,6 +1,7 @@
 """Writes tests/golden/preference.jsonl: what the losses on pairs of TRL and ms-swift make of random log-probabilities.
 
     .venv/bin/python tests/support/golden_preference.py trl             # TRL 1.16
+    PYTHONPATH=FOLDER .venv/bin/python tests/support/golden_preference.py bco    # with trl==0.24.0 unpacked in FOLDER
     .peers/swift/bin/python tests/support/golden_preference.py swift    # ms-swift 4.6, with msgspec
 
 Each call replaces the rows of its program. A loss is a method of a trainer: it is called with an object that has what it reads,
@@ -68,6 +69,9 @@ def cpo_cases() -> Iterator[tuple[str, dict[str, Any]]]:
     for loss in ("dpo", "hinge", "ipo"):
         yield f"cpo-{loss}", {"loss": loss, "reference": "none", "nll_weight": 1.0, "beta": 0.2}
     yield "simpo", {"loss": "simpo", "beta": 2.5, "margin": 1.2, "label_smoothing": 0.05}
+    for alpha in (0.25, -0.5, 2.0):
+        bent = {"loss": "alphapo", "beta": 2.5, "margin": 1.2, "label_smoothing": 0.05, "reward_alpha": alpha}
+        yield f"alphapo{alpha:g}", bent
 
 
 def batch(name: str, equal: bool) -> dict[str, torch.Tensor]:
@@ -180,7 +184,8 @@ def without_reference(
         sums, lengths = given["logprobs"].sum(1), given["lengths"]
         read = sums / lengths if means(keys["loss"]) else sums
         nll = -sums[:PAIRS].sum() / lengths[:PAIRS].sum()
-        own = {"loss_type": {"dpo": "sigmoid"}.get(keys["loss"], keys["loss"]), "beta": keys["beta"], "alpha": 0.0}
+        own = {"loss_type": {"dpo": "sigmoid", "alphapo": "simpo"}.get(keys["loss"], keys["loss"])}
+        own |= {"beta": keys["beta"], "alpha": keys.get("reward_alpha", 0.0)}
         own |= {"simpo_gamma": keys.get("margin", 0.0), "label_smoothing": keys.get("label_smoothing", 0.0)}
         own |= {"cpo_alpha": keys.get("nll_weight", 0.0)}
         one = trainer(**own, concatenated_forward=lambda *_, r=read, n=nll: (r[:PAIRS], r[PAIRS:], r, r, n))
@@ -198,7 +203,9 @@ def trl_rows() -> Iterator[dict[str, Any]]:
 
     yield from dpo_rows()
     how = f"ran trl {trl.__version__}: experimental {{}}.get_batch_loss_metrics"
-    yield from without_reference(cpo_cases(), CPOTrainer, lambda loss: loss in ("ipo", "simpo"), how.format("CPOTrainer"))
+    yield from without_reference(
+        cpo_cases(), CPOTrainer, lambda loss: loss in ("ipo", "simpo", "alphapo"), how.format("CPOTrainer")
+    )
     orpo = iter([("orpo", {"loss": "orpo", "beta": 0.3})])
     yield from without_reference(orpo, ORPOTrainer, lambda loss: True, how.format("ORPOTrainer"))
 
@@ -225,9 +232,30 @@ def swift_rows() -> Iterator[dict[str, Any]]:
         yield row(f"swift-shift-{number}", {"loss": "bco", "beta": 0.3, "reward_shift": True}, given, losses.mean(), how)
 
 
+# -- the binary classifier of TRL 0.24, which 1.16 no longer has --------------------------------------------------------------
+
+
+def bco_rows() -> Iterator[dict[str, Any]]:
+    """Three steps of `BCOTrainer`, whose sides needn't be of one prompt, and which keeps a running mean of the rewards."""
+    import trl
+    from trl.trainer.bco_trainer import BCOTrainer, RunningMoments
+
+    one = trainer(beta=0.3, match_underlying_distribution=False)
+    one.accelerator.use_distributed = False
+    one.running = RunningMoments(one.accelerator)
+    for number in range(3):
+        given = batch(f"bco {number}", equal=False)
+        given["logprobs"] = given["logprobs"].requires_grad_()
+        own, reference = given["logprobs"].sum(1), given["reference"].sum(1)
+        sides = own[:PAIRS], own[PAIRS:], reference[:PAIRS], reference[PAIRS:]
+        losses, *_ = BCOTrainer.bco_loss(one, *sides, None, None)
+        how = f"ran trl {trl.__version__}: BCOTrainer.bco_loss"
+        yield row(f"bco-shift-{number}", {"loss": "bco", "beta": 0.3, "reward_shift": True}, given, losses.mean(), how)
+
+
 if __name__ == "__main__":
     program = sys.argv[1]
-    made = list({"trl": trl_rows, "swift": swift_rows}[program]())
+    made = list({"trl": trl_rows, "swift": swift_rows, "bco": bco_rows}[program]())
     kept = OUT.read_text().splitlines() if OUT.exists() else []
     kept = [line for line in kept if not json.loads(line)["name"].startswith(f"{program}-")]
     OUT.write_text("".join(f"{line}\n" for line in [*kept, *map(json.dumps, made)]))

@@ -8,6 +8,8 @@
     git clone https://github.com/WooooDyy/BAPO
     git clone https://github.com/verl-project/verl-recipe     # GVPO
     git clone https://github.com/tajwarfahim/maxrl
+    git clone https://github.com/zhyang2226/AR-Lopti
+    git clone https://github.com/PrimeIntellect-ai/prime-rl
     .venv/bin/python tests/support/golden_released_losses.py clones
 
 and `clones/pkpo.py`, listing 1 of PKPO (arXiv 2505.15201). The functions are run as they stand in their files, without what
@@ -34,7 +36,7 @@ import torch
 from golden_objectives import GROUP, OUT, rows
 
 COMMITS = {"ROLL": "8eb27cc", "CE-GPPO": "10558fe", "Archer2.0": "b08d963", "M2PO": "af54a3e", "BAPO": "7287044"}
-COMMITS |= {"verl-recipe": "48ea0a7", "maxrl": "c0698eb"}
+COMMITS |= {"verl-recipe": "48ea0a7", "maxrl": "c0698eb", "AR-Lopti": "cbeb333", "prime-rl": "559b447"}
 CORE = "verl/trainer/ppo/core_algos.py"
 
 
@@ -186,10 +188,61 @@ def credits(clones: Clones) -> Iterator[dict[str, Any]]:
             }
 
 
+def reweighted(clones: Clones) -> Iterator[dict[str, Any]]:
+    """Credit of tokens by GRPO's advantage and their probabilities."""
+    grpo, _ = clones.functions("AR-Lopti", CORE)
+    trainer, how = clones.functions("AR-Lopti", "verl/trainer/ppo/ray_trainer.py", RayWorkerGroup=None)
+    noise = torch.Generator().manual_seed(7)
+    for number in range(6):
+        sizes = torch.randint(2, 6, (2,), generator=noise)
+        groups = torch.arange(2).repeat_interleave(sizes)
+        rewards = torch.randint(0, 3, (len(groups),), generator=noise) / 2
+        logprobs = torch.log(torch.rand(len(groups), 5, generator=noise).clamp_min(1e-3)).round(decimals=4)
+        mask = (torch.arange(5) < torch.randint(1, 6, (len(groups), 1), generator=noise)).float()
+        share = (0.0, 0.2, 0.3, 0.5, 0.8, 1.0)[number]
+        paid = torch.zeros_like(mask)
+        paid[:, 0] = rewards
+        plain, _ = grpo.compute_grpo_outcome_advantage(paid, mask, np.array(groups.tolist()), epsilon=1e-4)
+        found = trainer.compute_reweight_advantage(plain, logprobs, "both_linear_normal", share, 1 - share, 1.0)
+        yield {
+            "name": f"released-reweighted-{number}",
+            "settings": {"algorithm": "advantage-reweighting", "share": share},
+            "rewards": rewards.tolist(),
+            "groups": groups.tolist(),
+            "logprobs": [[round(x, 4) for x in line] for line in logprobs.tolist()],
+            "mask": mask.tolist(),
+            "reweighted_credit": found.tolist(),
+            "how": how,
+        }
+
+
+def penalised(clones: Clones) -> Iterator[dict[str, Any]]:
+    """The gradient of prime-rl's default loss, which has another value than a weighted log-probability."""
+    given = {"LossOutputs": SimpleNamespace}
+    prime, how = clones.functions("prime-rl", "src/prime_rl/trainer/rl/loss.py", **given)
+    noise = torch.Generator().manual_seed(11)
+    for number, weight in enumerate((0.0, 1e-3, 0.5)):
+        old = torch.log(torch.rand(40, generator=noise).clamp_min(0.02)).round(decimals=4)
+        logprobs = (old + torch.randn(40, generator=noise) / 2).clamp_max(-1e-3).round(decimals=4).requires_grad_()
+        advantages = torch.randn(40, generator=noise).round(decimals=4)
+        inputs = SimpleNamespace(trainer_logprobs=logprobs, inference_logprobs=old, advantages=advantages)
+        inputs.loss_mask, inputs.loss_weights = torch.ones(40, dtype=torch.bool), None
+        chosen = SimpleNamespace(dppo_mask_low=0.1, dppo_mask_high=0.2, adv_tau=1.0, kl_tau=weight)
+        (slopes,) = torch.autograd.grad(prime.default_loss_fn(inputs, chosen).loss, logprobs)
+        yield {
+            "name": f"released-penalised-{number}",
+            "settings": {"algorithm": "divergence-ppo", "clip_low": 0.1, "clip_high": 0.2, "limit": 1e6, "penalty": weight},
+            **{key: [round(x, 4) for x in t.tolist()] for key, t in (("logprobs", logprobs), ("old", old))},
+            "advantages": [round(x, 4) for x in advantages.tolist()],
+            "penalised_gradient": slopes.tolist(),
+            "how": how,
+        }
+
+
 def main() -> None:
     clones = Clones(Path(sys.argv[1]))
     kept = [line for line in OUT.read_text().splitlines() if not line.startswith('{"name": "released-')]
-    made = [json.dumps(row) for row in (*losses(clones), *credits(clones))]
+    made = [json.dumps(row) for row in (*losses(clones), *credits(clones), *reweighted(clones), *penalised(clones))]
     assert all(math.isfinite(json.loads(line).get("loss", 0.0)) for line in made)
     OUT.write_text("\n".join([*kept, *made]) + "\n")
 

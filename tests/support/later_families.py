@@ -144,16 +144,25 @@ def dots3_note():
     return hf.Dots3NoteForConditionalGeneration(config), processor
 
 
+def inkling2():
+    """Attention that counts tokens by their place in the row, and short convolutions."""
+    return _inkling2("Inkling2", "inkling2_text", ["hybrid_sliding", "hybrid"])
+
+
 def inkling2_loop():
-    """Layers that a pass goes through twice; attention counts tokens by their place in the row."""
+    """Layers that a pass goes through twice."""
+    loop = {"loop_layer_index_start": 1, "loop_layer_index_end": 2, "loop_num_passes": 2, "loop_gate_rank": 4}
+    return _inkling2("Inkling2Loop", "inkling2_loop_text", ["hybrid_sliding", "hybrid", "hybrid_sliding"], **loop)
+
+
+def _inkling2(name, language, kinds, **more):
+    """name: of its classes. language: `model_type` of its language model. kinds: of its layers."""
     tokenizer = make_tokenizer(named={"image_token": "<|unused_200054|>"})
     heads = {"head_dim": 8, "swa_num_attention_heads": 4, "swa_num_key_value_heads": 2, "swa_head_dim": 8, "d_rel": 4}
     experts = {"moe_intermediate_size": 32, "n_routed_experts": 4, "num_experts_per_tok": 2}
-    loop = {"loop_layer_index_start": 1, "loop_layer_index_end": 2, "loop_num_passes": 2, "loop_gate_rank": 4}
-    kinds = ["hybrid_sliding", "hybrid", "hybrid_sliding"]
     windows = {"sliding_window_size": 16, "rel_extent": 64, "n_layers_per_attn_res_block": 1, "layer_types": kinds}
-    config = hf.Inkling2LoopConfig(
-        text_config=text("inkling2_loop_text", tokenizer, 32, 3, **heads, **experts, **loop, **windows)
+    config = getattr(hf, f"{name}Config")(
+        text_config=text(language, tokenizer, 32, len(kinds), **heads, **experts, **windows, **more)
         | {"unpadded_vocab_size": len(tokenizer)},
         vision_config={
             "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "patch_size": 20, "posemb_grid_size": 4,
@@ -162,7 +171,7 @@ def inkling2_loop():
         **ids(tokenizer, image_token_id="<|unused_200054|>"),
     )  # fmt: skip
     processor = hf.Inkling2Processor(hf.Inkling2ImageProcessor(), tokenizer, chat_template=template("<|unused_200054|>"))
-    return hf.Inkling2LoopForConditionalGeneration(config), processor
+    return getattr(hf, f"{name}ForConditionalGeneration")(config), processor
 
 
 def molmo2():
@@ -200,6 +209,7 @@ CLASSES = {
     muse_spark: "MuseSpark",
     molmo2: "Molmo2",
     dots3_note: "Dots3Note",
+    inkling2: "Inkling2",
     inkling2_loop: "Inkling2Loop",
     apertus1p5: "Apertus1p5",
 }

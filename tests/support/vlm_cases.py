@@ -21,6 +21,7 @@ from mmrl.policies.vlm.vlm import VLM
 
 FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
 LATER = ("llava_next", "granite4_vision", "glm_ocr", "paddleocr_vl", "exaone4_5", "muse_glimmer", "step3p7", "gemma4_unified")
+LATER += ("lighton_ocr", "hunyuan_vl", "video_llama_3")
 """Families of which the page of verdicts, and the tests that need no model, are enough each day."""
 
 

@@ -34,6 +34,7 @@ ALONE = {
     "clip-cov": {W, N, C},
     "kl-cov": {W, N, C},
     **{id: {W, N, C} for id in ("m2po", "bapo")},
+    "advantage-reweighting": {W, N, C},
     "d3s": {W, N, C},  # entropies that aren't negative
     "dppo": {S},
 }

@@ -17,6 +17,7 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "preference.jsonl"
 ROWS = [json.loads(line) for line in GOLDEN.read_text().splitlines()]
 TRL = [row for row in ROWS if row["name"].startswith("trl-")]
 SWIFT = [row for row in ROWS if row["name"].startswith("swift-")]
+BCO = [row for row in ROWS if row["name"].startswith("bco-")]
 
 
 def table(row: dict[str, Any], key: str) -> torch.Tensor:
@@ -74,6 +75,16 @@ def test_the_shift_of_rewards_is_ms_swift_s() -> None:
         assert loss == pytest.approx(row["loss"], rel=1e-6)
         assert torch.allclose(slopes, table(row, "slopes"), rtol=1e-5, atol=3e-7)
     assert loss != pytest.approx(Steps({"loss": "bco", "beta": 0.3}).paid(row)[0], rel=1e-3)
+
+
+def test_a_step_of_trl_s_bco_trainer_is_half_of_one_with_the_shift_of_rewards() -> None:
+    """TRL 0.24, over three steps: its mean is over completions, and that of mmrl over pairs of them."""
+    steps = Steps(BCO[0]["keys"])
+    assert len(BCO) == 3
+    for row in BCO:
+        loss, slopes = steps.paid(row)
+        assert loss / 2 == pytest.approx(row["loss"], rel=1e-6)
+        assert torch.allclose(slopes / 2, table(row, "slopes"), rtol=1e-5, atol=3e-7)
 
 
 def test_the_rows_have_every_loss_that_trl_has() -> None:

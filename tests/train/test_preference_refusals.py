@@ -39,6 +39,10 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"divergence_alpha": 0.3}, 'divergence_alpha has no effect with divergence = "reverse-kl": drop it'),
         ({"loss": "aot", "on_policy_weights": True}, 'on_policy_weights has no effect with loss = "aot": drop it'),
         ({"loss": "orpo", "tail_weight": 0.5}, 'tail_weight has no effect with loss = "orpo": drop it'),
+        ({"reward_alpha": 0.5, "loss": "simpo"}, 'reward_alpha has no effect with loss = "simpo": drop it'),
+        ({"reward_alpha": 11.0, "loss": "alphapo"}, "reward_alpha"),
+        ({"reward_alpha": float("nan"), "loss": "alphapo"}, "reward_alpha"),
+        ({"loss": "alphapo", "reference": "none"}, 'reference has no effect with loss = "alphapo": drop it'),
         ({"reward_shift": True}, 'reward_shift has no effect with loss = "dpo": drop it'),
         (
             {"loss": "nca", "reference": "none"},

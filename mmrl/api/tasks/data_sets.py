@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from mmrl.api.errors import UserError, check_path, display_path, shorten
+from mmrl.api.tasks.shards import Shards, column_name
 
 SLICE = 1000
 """Rows of a Parquet file that are converted at once."""
 _HUB = re.compile(r"\w[\w.-]{0,95}(/\w[\w.-]{0,95})?")
 """A data set's name on the Hub."""
-_PICTURES = ("jpg", "jpeg", "png", "webp")
-"""Suffixes by which a sample of WebDataset names its picture."""
 _FILES = (".txt", ".xlsx", ".arrow", ".zip", ".gz", ".tar", ".mp4", ".png", ".jpg")
 """Suffixes of files; such names are not looked up on the Hub."""
 
@@ -45,17 +44,18 @@ def load_data_set(path: str, local: Path, name: str | None, revision: str | None
         if (local / "dataset_dict.json").is_file() or (local / "state.json").is_file():
             loaded = datasets.load_from_disk(str(local))
         elif shard:
-            loaded = datasets.load_dataset("webdataset", data_files={"train": [str(local)]})
+            loaded = {"train": [str(local)]}
+        elif local.is_dir() and (found := _folder_of_shards(local, name)):
+            loaded = found
         else:
             loaded = datasets.load_dataset(str(local) if here else path, name, revision=revision)
     except Exception as error:  # downloads, files and schemas fail with exceptions of many kinds
-        why = shorten(error, 300)
+        why = shorten(error.__cause__ or error, 300)  # datasets tells the cause of a broken row beneath its own error
         if not here:
             raise UserError(
                 f"{path} is no file or folder here, and the Hub gives no data set of this name ({why}): check the path"
             ) from error
-        check = "the file may be torn, so fetch it again" if shard else "check path, name and revision"
-        raise UserError(f"data set {display_path(path)} can't be loaded: {why}: {check}") from error
+        raise UserError(f"data set {display_path(path)} can't be loaded: {why}: check path, name and revision") from error
     if not isinstance(loaded, Mapping):
         return path, loaded
     split = next((s for s in wanted if s in loaded), None)
@@ -63,7 +63,18 @@ def load_data_set(path: str, local: Path, name: str | None, revision: str | None
         raise UserError(
             f"data set {display_path(path)} has no split {' or '.join(map(repr, wanted))}: it has {', '.join(map(str, loaded))}"
         )
-    return f"{path} {split}", _samples(loaded[split])
+    return f"{path} {split}", Shards(loaded[split]) if isinstance(loaded[split], list) else _samples(loaded[split])
+
+
+def _folder_of_shards(folder: Path, name: str | None) -> dict[str, list[str]]:
+    """The shards of each split, divided by their names as `datasets` does; none where a folder holds something else. Raises what
+    `datasets` does."""
+    if not any(folder.rglob("*.tar")):
+        return {}
+    builder = _datasets().load_dataset_builder(str(folder), name)
+    if builder.name != "webdataset":
+        return {}
+    return {str(split): [str(path) for path in paths] for split, paths in builder.config.data_files.items()}
 
 
 def _samples(table: Any) -> Any:
@@ -74,7 +85,7 @@ def _samples(table: Any) -> Any:
     table = table.flatten(max_depth=2).remove_columns(["__url__"])
     taken = {*table.column_names}
     for column in table.column_names:
-        name = "image" if column.lower() in _PICTURES else column.removeprefix("json.")
+        name = column_name(column)
         if name not in taken:  # of several pictures the first
             table, taken = table.rename_column(column, name), taken | {name}
     return table

@@ -25,8 +25,8 @@ PARTS = "see evaluate.num_prompts and how the table is split"
 """Where to look if an evaluation has parts of sets: a table may be cut by rows, and a split of its own may have parts."""
 OF_ALL = ("truncated_share", "failed", "left_out")
 """Figures that every evaluation reports."""
-_REMAINDER = re.compile(r"(.+) % ([1-9][0-9]{0,17})")
-"""A column of whole numbers and what they are divided by, see `cells_of`."""
+_DIVISION = re.compile(r"(?:\((.+) \+ ([0-9]{1,18})\)|(.+)) (%|//) ([1-9][0-9]{0,17})")
+"""A column of whole numbers, what is added to them, and what they are divided by, see `cells_of`."""
 _Set = tuple[str, tuple[Any, ...]]
 """(figure, what tells the set from others)."""
 
@@ -61,30 +61,34 @@ def check_group_columns(columns: Sequence[str], tables: Iterable[DataTable]) -> 
 
 def cells_of(row: Mapping[str, Any], columns: Sequence[str]) -> dict[str, Any]:
     """`{"groups": {column: cell}}` for a prompt's `meta`, empty without columns. A column such as `metadata.task` is a key of an
-    object in a cell, and `index % 1000000` the remainder of a whole number, as MMBench tells which rows ask the same. Raises
-    KeyError for a column that the row doesn't have, UserError for one that holds an object or has no whole number to divide."""
+    object in a cell; `index % 1000000` is the remainder of a whole number, as MMBench tells which rows ask the same, and
+    `(index + 1) // 2` a quotient without its fraction, as of MMVP's pairs. Raises KeyError for a column that the row doesn't
+    have, UserError for one that holds an object or has no whole number to divide."""
     found: dict[str, Any] = {}
     for column in columns:
-        name, by = (column, None) if column in row else _divided(column)
+        name, divide = (column, None) if column in row else _divided(column)
         cell: Any = row
         for key in [name] if name in row else name.split("."):
             if not isinstance(cell, Mapping) or key not in cell:
                 raise KeyError(name)
             cell = cell[key]
-        if by and str(cell if cell is not None else "").strip():
+        if divide and str(cell if cell is not None else "").strip():
             if not str(cell).strip().isdecimal():
                 raise UserError(f"{column!r} divides whole numbers, and a row has {cell!r:.60}")
-            cell = int(cell) % by
+            cell = divide(int(cell))
         if isinstance(cell, Mapping):
             raise UserError(f"{column!r} holds an object: name one of its keys, such as '{column}.{next(iter(cell), 'key')}'")
         found[column] = cell
     return {KEY: found} if found else {}
 
 
-def _divided(column: str) -> tuple[str, int | None]:
-    """(the column, what its numbers are divided by, if the remainder is asked for)."""
-    found = _REMAINDER.fullmatch(column)
-    return (found[1], int(found[2])) if found else (column, None)
+def _divided(column: str) -> tuple[str, Callable[[int], int] | None]:
+    """(the column, how its numbers are divided, if they are)."""
+    found = _DIVISION.fullmatch(column)
+    if not found:
+        return column, None
+    more, by = int(found[2] or 0), int(found[5])
+    return found[1] or found[3], lambda number: (number + more) % by if found[4] == "%" else (number + more) // by
 
 
 @dataclass(frozen=True)

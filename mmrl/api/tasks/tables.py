@@ -19,6 +19,7 @@ from typing import Any, Generic, TextIO, TypeVar
 
 from mmrl.api.errors import UserError, check_path, display_path, shorten
 from mmrl.api.tasks.data_sets import load_data_set, load_parquet
+from mmrl.api.tasks.shards import Shards
 
 T = TypeVar("T")
 SPLITS = {"train": ("train", "training"), "test": ("testmini", "test", "validation", "valid", "val", "dev")}
@@ -161,7 +162,7 @@ def read_table(path: str, *, name: str | None = None, revision: str | None = Non
     found, table = load_data_set(str(path), local, name, revision, wanted)
     if named and found == str(path) and own != "train":
         raise UserError(f"data set {display_path(path)} was saved without splits: leave @{own} out")
-    return _table(found, table)
+    return _samples(found, table) if isinstance(table, Shards) else _table(found, table)
 
 
 IMAGE_COLUMNS = ("image", "images", "image_path", "image_paths")
@@ -319,6 +320,21 @@ def _csv(path: Path) -> DataTable:
         return dict(zip(header, row, strict=True))
 
     return _Lines(str(path), len(starts), read, "line", columns=tuple(header), lines=lines)
+
+
+def _samples(name: str, shards: Shards) -> DataTable:
+    def read_slice(part: range, keys: Sequence[str]) -> list[dict[str, Any]]:
+        return [shards.read(index, keys) for index in part]
+
+    return _Samples(name, len(shards), shards.read, columns=shards.columns, read_slice=read_slice, shards=shards)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Samples(DataTable):
+    shards: Shards
+
+    def location(self, index: int) -> str:
+        return self.shards.location(index)
 
 
 def _parquet(path: Path) -> DataTable:

@@ -104,6 +104,15 @@ COORDINATE_FORMATS: dict[str, tuple[CoordinateFormat | None, str]] = {
     "exaone4_5": (None, "nothing found"),
     "muse_glimmer": (None, "nothing found"),
     "step3p7": (None, "nothing found"),
+    "lighton_ocr": (
+        _THOUSANDTHS,
+        "the card of lightonai/LightOnOCR-2-1B-bbox-soup: x1,y1,x2,y2 behind a picture in a page, normalised to [0, 1000]",
+    ),
+    "hunyuan_vl": (
+        _THOUSANDTHS,
+        "Tencent-Hunyuan/HunyuanOCR, Hunyuan-OCR-master/utils.py at b3005f5: x / 1000 * width, of (x1,y1),(x2,y2)",
+    ),
+    "video_llama_3": (None, "nothing found"),
     "qwen2_audio": (None, "it sees no pictures"),
     "qwen2_5_omni_thinker": (
         None,

@@ -356,6 +356,7 @@ UNSUPPORTED = {
     "kosmos-2.5": _BEFORE,
     "git": "its pictures have no tokens in a prompt: choose another model",
     "got_ocr2": "its processor takes pages and no conversation: choose another model",
+    "glm_image": "it writes pictures, and models that write text are trained here: choose another model",
     "shieldgemma2": "it is a classifier of pictures, which writes no text: choose another model",
     "unlimited_ocr": "its processor counts the tiles of pictures in lists, which a prompt can't keep: choose another model",
     "diffusion_gemma": "it writes by diffusion, and models that write a token after the other are trained here: choose another",

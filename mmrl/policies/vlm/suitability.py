@@ -23,6 +23,7 @@ MODEL_CURE = "give a folder with a transformers checkpoint, a hub name, or tiny:
 PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json")
 """Where transformers saves the image processor or feature extractor: with the other parts of the processor, or alone."""
 NO_PROCESSOR = f"it has no processor for pictures: copy {' or '.join(PROCESSOR_FILES)} from the model that it was made from"
+HEARING_CURE = "choose a Qwen2-Audio or Qwen-Omni, or a model that sees"
 NO_EARS = NO_PROCESSOR.replace("pictures", "sounds")
 GGUF = "in the format of llama.cpp (GGUF), which can't be trained: take the checkpoint in safetensors"
 CROSS_ATTENTION = ("blip", "pp_formulanet", "vision-encoder-decoder")
@@ -129,6 +130,8 @@ def refuse_kind(name: str, settings: Mapping[str, Any], trusted: bool) -> None:
     reads = auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES.get(kind)
     if named_class(settings) or (reads and _takes_media(reads)):
         return
+    if kind not in HEARING and _hears(kind):
+        raise refusal(name, f"it is a {kind} model, which hears and can't be trained here: {HEARING_CURE}")
     if kind in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
         raise refusal(name, f"it is a {kind} model, which reads text alone: choose a vision-language model")
     if kind in auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES:
@@ -145,6 +148,18 @@ def _takes_media(name: str) -> bool:
     import transformers
 
     return any(_MEDIA_ARGUMENT.search(argument) for argument in inspect.signature(getattr(transformers, name).forward).parameters)
+
+
+def _hears(kind: str) -> bool:
+    """Whether transformers has a class of this `model_type` that takes sounds and writes text. Its tables count some of these
+    models among those of text, or among encoders with a decoder."""
+    import transformers
+    from transformers.models.auto import modeling_auto as auto
+
+    tables = ("MULTIMODAL_LM", "SPEECH_SEQ_2_SEQ", "SEQ_TO_SEQ_CAUSAL_LM", "CTC")
+    known = (getattr(auto, f"MODEL_FOR_{table}_MAPPING_NAMES", {}).get(kind) for table in tables)
+    classes = [getattr(transformers, found, None) for found in known if isinstance(found, str)]
+    return any("audio" in getattr(found, "input_modalities", ()) for found in classes)
 
 
 def named_class(settings: Mapping[str, Any]) -> Any:

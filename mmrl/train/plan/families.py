@@ -9,6 +9,7 @@ SHOWN = (
     "gemma3", "internvl", "glm4v", "glm46v", "glm_ocr", "smolvlm", "idefics3", "llava", "llava_next", "llava_onevision",
     "mistral3", "deepseek_vl", "aya_vision", "cohere2_vision", "paddleocr_vl", "exaone4_5", "muse_glimmer", "kimi_k25", "llama4",
     "ernie4_5_vl_moe", "step3p7", "gemma4", "gemma4_unified", "gemma3n", "paligemma", "perception_lm", "phi4_multimodal",
-    "granite4_vision", "ovis2", "lfm2_vl", "minicpmv4_6", "minicpmv4_7", "qwen2_audio",
+    "granite4_vision", "ovis2", "lfm2_vl", "minicpmv4_6", "minicpmv4_7", "lighton_ocr", "hunyuan_vl", "video_llama_3",
+    "qwen2_audio",
 )  # fmt: skip
 """Those whose own processor is shown a picture."""

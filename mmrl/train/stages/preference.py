@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 DEFAULTS: Mapping[str, Mapping[str, float]] = {
     "simpo": {"beta": 2.0, "margin": 1.0},
+    "alphapo": {"beta": 2.0},
     "robust": {"label_smoothing": 0.1},
     "exo": {"label_smoothing": 1e-3},
 }

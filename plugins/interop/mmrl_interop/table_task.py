@@ -78,14 +78,15 @@ class TableTask(Task):
         )
 
     def gold(self, prompt: Prompt) -> str:
-        """The assistant's turn of a conversation; of other rows an answer that is text or a number, in the frame that the prompt
-        names (`FRAMES`), or else bare. What other trainers' rewards want besides, such as thinking in tags, no table says."""
+        """The assistant's turn of a conversation; of other rows an answer that is a text, a number or a date, in the frame that
+        the prompt names (`FRAMES`), or else bare. What other trainers' rewards want besides, such as thinking in tags, no table
+        says."""
         target = prompt.meta.get("target")
         if target is not None and target == prompt.answer:
             return str(target)
         if prompt.answer is None:
             raise NoGold("the row has no ground truth, and only its reward function knows what completion it wants")
-        if not isinstance(prompt.answer, str | int | float):
+        if isinstance(prompt.answer, Mapping | list | tuple | bytes):
             raise NoGold("the ground truth is a table, and only its reward function knows what completion it wants")
         bare = str(prompt.answer)
         if any(mark in bare for mark in FRAMES):  # a ground truth may be written as a completion

@@ -3,7 +3,6 @@ as a task: they run in processes of their own, unchanged."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,18 +12,23 @@ from mmrl import EnvironmentFailed, NoGold, Prompt, Reply, Task, UserError
 from mmrl.api.errors import is_finite
 from mmrl.api.media.images import load_image
 from mmrl.api.seeds import derive
-from mmrl.api.tasks.option_checks import LazyPrompts, check_choice, check_split, check_type
+from mmrl.api.tasks.option_checks import LazyPrompts, check_choice, check_integer, check_split, check_type
 from mmrl.api.tasks.quoting import quoted
 from mmrl.api.verifiers import tool_calls
 from mmrl.api.verifiers.parse import thought
 from mmrl_interop.functions import check_function
+from mmrl_interop.mcp_option import checked_servers
 from mmrl_interop.observations import messages_of
 from mmrl_interop.table_task import TableTask
-from mmrl_interop.worlds.child import picture
+from mmrl_interop.worlds.child import picture, to_json
 from mmrl_interop.worlds.processes import Session, WorldProcesses
 from mmrl_interop.worlds.task import World, check_worlds, seeds
+from mmrl_interop.worlds.tools import LONGEST
 
 SCHEMAS = ("text", "template")
+SIDES = ("left", "middle", "right")
+CALL_SHARE = 0.8
+"""Share of the seconds of a turn that a call of an MCP server may take, so that the model can be told."""
 NAMED = '"tools.py:search"'
 BEGINNING = "_begun"
 """Key of `Prompt.meta` with what the prompt was before `reset`; rewards don't get what begins with an underscore."""
@@ -48,6 +52,9 @@ class ToolsTask(Task):
         environment_factory: str | Mapping[str, str] | None = None,
         reward_funcs: str | Sequence[str] | Mapping[str, float] = (),
         tool_config_path: str | None = None,
+        mcp_servers: str | Mapping[str, Any] | None = None,
+        max_tool_response_length: int | None = None,
+        tool_response_truncate_side: str = "middle",
         form: str = "hermes",
         schemas: str = "text",
         table: Mapping[str, Any] | None = None,
@@ -61,19 +68,26 @@ class ToolsTask(Task):
         """path: of the table. Functions and classes are path.py:name or package.module:name. tools: functions with types and a
         docstring in Google's form; they may be async. environment_factory: a class or function without arguments, which makes
         an object with `reset(**columns)` whose other public methods are tools; or a table of several, of which a row's column
-        `environment` names its own. reward_funcs: of TRL, with weights as a table. tool_config_path: verl's file of tools. form:
-        how calls are written: hermes, qwen-xml, json. schemas: where they are shown: text (before the question), template (by the
-        model's chat template). table: more options of `interop/table`. train, test: numbers of episodes without a table. python:
-        another interpreter, without mmrl. variables: of its environment. processes: how many at most, and one plays many
-        episodes. timeout_s: seconds of a turn's calls."""
+        `environment` names its own. reward_funcs: of TRL, with weights as a table. tool_config_path: verl's file of tools.
+        mcp_servers: servers of the Model Context Protocol, see `mmrl_interop.mcp_option`.
+        max_tool_response_length, tool_response_truncate_side: how many characters of a result are told, by default all, and where
+        the others are cut out: left, middle, right, as in verl's `multi_turn`. form: how calls are written: hermes, qwen-xml,
+        json. schemas: where they are shown: text (before the question), template (by the model's chat template). table: more
+        options of `interop/table`. train, test: numbers of episodes without a table. python: another interpreter, without mmrl.
+        variables: of its environment. processes: how many at most, and one plays many episodes. timeout_s: seconds of a turn's
+        calls."""
         check_choice("form", form, tool_calls.FORMS)
         check_choice("schemas", schemas, SCHEMAS)
+        check_choice("tool_response_truncate_side", tool_response_truncate_side, SIDES)
+        if max_tool_response_length is not None:
+            check_integer("max_tool_response_length", max_tool_response_length, 1, LONGEST)
         self.form, self.schemas = form, schemas
         named = _names("tools", tools)
         self.factories = _factories(environment_factory)
         rewards = _weights(reward_funcs)
-        if not (named or self.factories or tool_config_path):
-            raise UserError(f"nothing can be called: set tools = [{NAMED}], environment_factory or tool_config_path")
+        servers = checked_servers(mcp_servers)
+        if not (named or self.factories or tool_config_path or servers):
+            raise UserError(f"nothing can be called: set tools = [{NAMED}], environment_factory, tool_config_path or mcp_servers")
         if path is None and not self.factories:
             raise UserError('there are no prompts: set path = "rows.jsonl", or an environment_factory that shows what to do')
         if path is None and "" not in self.factories:
@@ -95,11 +109,16 @@ class ToolsTask(Task):
                 "environments": {name: _absolute(factory) for name, factory in self.factories.items()},
                 "rewards": {_absolute(name): weight for name, weight in rewards.items()},
                 "tool_config": tool_config_path and str(Path(tool_config_path).absolute()),
+                "most": max_tool_response_length,
+                "side": tool_response_truncate_side,
+                "servers": servers,
+                "seconds": CALL_SHARE * timeout_s,
             },
             python=python,
             processes=processes,
             environment=dict(variables or {}),
             timeout_s=timeout_s,
+            guard=bool(servers),  # what they start ends with them
         )
         self.rewards, self.has_tool_rewards = rewards, tool_config_path is not None
 
@@ -130,16 +149,18 @@ class ToolsTask(Task):
         return ToolEpisode(self, prompt)
 
     def start(self, prompt: Prompt) -> dict[str, Any]:
-        """The arguments of a session's `start`. Raises UserError for columns that aren't plain data."""
+        """The arguments of a session's `start`. Raises UserError for columns that no process can be given."""
         columns = {name: value for name, value in prompt.meta.items() if name != BEGINNING}
-        name = str(columns.pop("environment", "")) if self._several else ""
+        name = self._environment_of(columns)
+        if self._several:
+            columns.pop("environment", None)
         begun = prompt.meta[BEGINNING]
         columns |= {"prompt": begun["prompt"]} if any(message["content"] for message in begun["prompt"]) else {}
         for column, value in columns.items():
             try:
-                json.dumps(value)
-            except (TypeError, ValueError):
-                raise UserError(f"column {column} is {value!r:.60}, and tools get plain data: leave it out") from None
+                columns[column] = to_json(value)
+            except (TypeError, RecursionError) as error:
+                raise UserError(f"column {column} can't be given to tools ({error}): leave it out") from None
         images = [picture(load_image(image)) for image in prompt.images[: begun["images"]]]
         return {"columns": columns, "images": images, "seed": derive(0, prompt.id), "environment": name}
 
@@ -155,7 +176,7 @@ class ToolsTask(Task):
         messages[-1]["content"] += parts
         if not messages[-1]["content"]:
             raise UserError(f"{row.id}: reset shows nothing, and there is no prompt: return what is to be done")
-        schemas = self._schemas(str(row.meta.get("environment", "")) if self._several else "")
+        schemas = self._schemas(row)
         if self.schemas == "template":
             return replace(prompt, messages=messages, tools=tuple(schemas))
         first = next((n for n, message in enumerate(messages) if message["role"] == "user"), 0)
@@ -174,9 +195,24 @@ class ToolsTask(Task):
             if session is not None:
                 session.close()
 
-    def _schemas(self, environment: str) -> list[dict[str, Any]]:
-        known: dict[str, list[dict[str, Any]]] = self.worlds.facts["schemas"]
-        return known[environment]
+    def _schemas(self, row: Prompt) -> list[dict[str, Any]]:
+        """The schemas of a row's tools: those that it selects, as in verl, and what its environment has. Raises UserError for a
+        selection that can't be."""
+        facts = self.worlds.facts
+        known = {schema["function"]["name"]: schema for schema in facts["schemas"][self._environment_of(row.meta)]}
+        selected = row.meta.get("tool_selection")
+        if not selected:
+            return [*known.values()]
+        if not isinstance(selected, list) or not all(isinstance(name, str) for name in selected):
+            raise UserError(f"tool_selection is {selected!r:.60} and no list of names of tools: correct the row")
+        if lost := [name for name in selected if name not in facts["selectable"]]:
+            there = ", ".join(facts["selectable"])
+            raise UserError(f"tool_selection has {lost[0]!r:.60}, and the tools are {there}: correct the row, or add the tool")
+        own = [name for name in known if name not in facts["selectable"]]
+        return [known[name] for name in dict.fromkeys([*selected, *own])]
+
+    def _environment_of(self, columns: Mapping[str, Any]) -> str:
+        return str(columns.get("environment", "")) if self._several else ""
 
     @property
     def _several(self) -> bool:

@@ -1,7 +1,9 @@
 """Tables that were made for other trainers: their prompts, their own rewards, and one line for what can't be used."""
 
+import datetime
 import io
 import json
+from decimal import Decimal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -169,6 +171,14 @@ def test_content_in_parts_videos_and_other_ways_to_name_a_file(write, tmp_path):
     assert shown(prompt) == [("user", "Hm?")] and prompt.answer == ["a", "b"]
     with pytest.raises(NoGold):
         task.gold(prompt)
+
+
+def test_dates_and_decimals_are_answers(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    for right, gold in ((datetime.date(2026, 2, 28), "2026-02-28"), (Decimal("1.50"), "1.50")):
+        datasets.Dataset.from_dict({"problem": ["When?"], "answer": [right]}).to_parquet(str(tmp_path / f"{gold}.parquet"))
+        task = TableTask(path=str(tmp_path / f"{gold}.parquet"), test_share=0)
+        assert task.gold(task.prompts("train", 0)[0]) == gold
 
 
 def test_rows_are_divided_or_have_a_table_of_their_own(write):

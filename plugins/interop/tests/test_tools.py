@@ -1,12 +1,16 @@
 """TRL's tools, environments and rewards, and verl's tools, as a task: what they give, what they are given, and how they fail."""
 
+import datetime
+import functools
 import json
 import types
+from dataclasses import replace
+from decimal import Decimal
 
 import pytest
 from mmrl_interop.tools_task import ToolsTask
 from mmrl_interop.verifiers import trl as trl_rewards
-from mmrl_interop.worlds.child import Refused
+from mmrl_interop.worlds.child import Refused, from_json, to_json
 from mmrl_interop.worlds.tools import Worlds
 from PIL import Image
 
@@ -142,6 +146,9 @@ def told(completions, prompts, environments, answer, completion_ids, trainer_sta
                               default=lambda image: list(image.size)) + "\\n")
     return [0.5]
 
+def dated(completions, when, price, **columns):
+    import datetime
+    return [float(when[0] + datetime.timedelta(days=1) == datetime.datetime(2026, 3, 1, 4, 5, 6, 7)) + float(price[0])]
 def none(completions, **columns): return [None]
 def two(completions, **columns): return [1.0, 2.0]
 def nan(completions, **columns): return [float("nan")]
@@ -292,6 +299,85 @@ def test_rows_reach_reset_with_their_pictures(task):
     shown = plain.prompts("train", 0)[1]
     assert [image if isinstance(image, str) else image.size for image in shown.images][1:] == [(56, 28)]
     assert shown.messages[-1]["content"][-1]["text"] == "m", "a column"
+
+
+VALUES = [
+    datetime.datetime(2026, 2, 28, 4, 5, 6, 7),
+    datetime.datetime(2026, 2, 28, tzinfo=datetime.timezone(datetime.timedelta(hours=1))),
+    datetime.date(2026, 2, 28),
+    datetime.time(4, 5),
+    datetime.timedelta(days=-1, microseconds=3),
+    Decimal("1.50"),
+    b"\x00\xff",
+    [1, 2.5, None, True, "a", {"b": [datetime.date(2026, 2, 28)]}],
+    {"$type": ["date", "none"], "c": {"$type": 1}},
+]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
+def test_values_of_tables_are_the_same_in_another_process(value):
+    read = from_json(json.loads(json.dumps(to_json(value))))
+    assert read == value and type(read) is type(value)
+
+
+def test_columns_that_json_does_not_have_reach_rewards_with_their_types(task, folder):
+    """A table of Parquet has dates and decimals; TRL hands them over as they are."""
+    datasets = pytest.importorskip("datasets")
+    columns = {"prompt": ["Q"], "answer": ["1"], "when": [datetime.datetime(2026, 2, 28, 4, 5, 6, 7)], "price": [Decimal("0.25")]}
+    datasets.Dataset.from_dict(columns).to_parquet(str(folder / "dated.parquet"))
+    made = task(":echo", reward_funcs=[":dated"], path=str(folder / "dated.parquet"))
+    assert played(made, "1")[0].reward == 1.25
+    prompt = made.prompts("train", 0)[0]
+    with pytest.raises(UserError, match=r"column own can't be given to tools \(set is no plain data\): leave it out"):
+        made.start(replace(prompt, meta={**prompt.meta, "own": {1}}))
+    with pytest.raises(UserError, match=r"column own can't be given to tools .*recursion"):
+        made.start(replace(prompt, meta={**prompt.meta, "own": functools.reduce(lambda held, _: [held], range(5000), [])}))
+
+
+@pytest.mark.parametrize(
+    ("side", "most", "cut"),
+    [
+        ("left", 4, "(truncated)...6789"),
+        ("right", 4, "0123...(truncated)"),
+        ("middle", 5, "01...(truncated)...89"),
+        ("middle", 10, "0123456789"),
+        ("right", None, "0123456789"),
+    ],
+)
+def test_a_long_result_is_cut_as_in_verl(task, side, most, cut):
+    made = task(":echo", ":misbehave", max_tool_response_length=most, tool_response_truncate_side=side)
+    told, failed = played(made, call("echo", text="0123456789"), call("misbehave", how="raise"))
+    assert texts(told) == [f"<tool_response>\n{cut}\n</tool_response>"]
+    assert "{'error': \"'gone'\"}" in texts(failed)[0], "errors are told whole"
+
+
+def test_the_texts_of_parts_are_cut_and_rewards_read_that(task):
+    made = task(rows=False, environment_factory=":Game", max_tool_response_length=3, tool_response_truncate_side="right")
+    (reply,) = played(made, call("guess", letter="abc"))
+    kinds = [part["text"] if part["type"] == "text" else part["type"] for part in reply.messages[0]["content"]]
+    assert kinds == ["<tool_response>\n", "image", "No ...(truncated)\n</tool_response>"]
+
+
+def test_rows_select_their_tools_as_in_verl(task, folder):
+    rows = [{"prompt": "Q", "answer": "1", "tool_selection": of} for of in (["look", "echo"], [], None, ["none"], "echo")]
+    (folder / "selected.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    made = task(":multiply", ":echo", ":look", path=str(folder / "selected.jsonl"), schemas="template")
+    prompts = made.prompts("train", 0)
+    names = [[tool["function"]["name"] for tool in prompts[n].tools] for n in range(3)]
+    assert names == [["look", "echo"], ["multiply", "echo", "look"], ["multiply", "echo", "look"]]
+    (reply,) = played(made, call("multiply", a=6, b=7) + call("echo", text="b"))
+    assert texts(reply) == ["{'error': 'Tool multiply not found.'}", "b"], "one that isn't selected can't be called"
+    assert texts(played(made, call("multiply", a=6, b=7), row=1)[0]) == ["42"]
+    with pytest.raises(UserError, match="tool_selection has 'none', and the tools are multiply, echo, look: correct the row"):
+        prompts[3]
+    with pytest.raises(UserError, match="tool_selection is 'echo' and no list of names of tools: correct the row"):
+        prompts[4]
+    plain = task(":echo", environment_factory=":Game", path=str(folder / "selected.jsonl"), schemas="template")
+    with pytest.raises(UserError, match="tool_selection has 'look'"):
+        plain.prompts("train", 0)[0]
+    (folder / "kept.jsonl").write_text(json.dumps({"prompt": "Q", "tool_selection": ["echo"]}))
+    plain = task(":echo", ":look", environment_factory=":Game", path=str(folder / "kept.jsonl"), schemas="template")
+    assert [t["function"]["name"] for t in plain.prompts("train", 0)[0].tools] == ["echo", "count", "guess", "size"]
 
 
 def test_an_episode_that_is_cut_off_is_paid(task):
@@ -492,6 +578,8 @@ def test_an_environment_that_failed_is_not_used_again(worlds):
         ({"tools": [":echo"], "form": "xml"}, "form = 'xml' is unknown"),
         ({"tools": [":echo"], "schemas": "none"}, "schemas = 'none' is unknown"),
         ({"tools": [":echo"], "timeout_s": 0}, "timeout_s = 0 must be"),
+        ({"tools": [":echo"], "max_tool_response_length": 0}, "max_tool_response_length = 0 must be"),
+        ({"tools": [":echo"], "tool_response_truncate_side": "top"}, "tool_response_truncate_side = 'top' is unknown"),
         ({"tool_config_path": "none.yaml"}, "tool_config_path = 'none.yaml' does not exist"),
     ],
 )

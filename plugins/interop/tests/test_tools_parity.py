@@ -5,11 +5,13 @@ import asyncio
 import contextlib
 import importlib.util
 import json
+import subprocess
 import threading
 from types import SimpleNamespace
 
 import pytest
 from mmrl_interop.tools_task import ToolsTask
+from mmrl_interop.worlds.tools import cut
 
 from mmrl.api.verifiers import tool_calls
 
@@ -287,3 +289,32 @@ def test_verl_s_tools_in_its_own_interpreter(tmp_path, python_of):
             )
     finally:
         task.worlds.close()
+
+
+CUT = """
+import asyncio, json, sys
+from types import SimpleNamespace
+from verl.experimental.agent_loop.tool_agent_loop import ToolAgentLoop
+from verl.tools.schemas import ToolResponse
+
+class Said:
+    async def create(self, **kwargs): return "0", None
+    async def execute(self, number, given, **kwargs): return ToolResponse(text=given["text"]), 0.0, {}
+    async def release(self, number): pass
+
+loop, found = ToolAgentLoop.__new__(ToolAgentLoop), []
+for loop.tool_response_truncate_side, loop.max_tool_response_length, text in json.loads(sys.argv[1]):
+    loop.tools = {"said": Said()}
+    asked = SimpleNamespace(name="said", arguments=json.dumps({"text": text}))
+    found.append(asyncio.run(loop._call_tool(asked, {}, SimpleNamespace()))[0].text)
+print(json.dumps(found))
+"""
+
+
+def test_results_are_cut_as_by_verl(python_of):
+    given = [
+        (side, most, text) for side in ("left", "middle", "right") for most in (2, 5, 9, 10) for text in ("0123456789", "abé")
+    ]
+    done = subprocess.run([python_of("verl"), "-c", CUT, json.dumps(given)], capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert json.loads(done.stdout.splitlines()[-1]) == [cut(text, most, side) for side, most, text in given]

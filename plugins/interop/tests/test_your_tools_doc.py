@@ -1,7 +1,9 @@
 """docs/your-tools.md: its files train as they are."""
 
 import json
+import os
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -24,11 +26,12 @@ def here(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["tools", "game"])
-def test_the_run_files_train(here, name):
+@pytest.mark.parametrize(("name", "pays"), [("tools", "interop/return"), ("game", "interop/return"), ("shop", "accuracy")])
+def test_the_run_files_train(here, monkeypatch, name, pays):
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
     done = CliRunner().invoke(main, ["train", f"{name}.toml", "--smoke"])
     assert done.exit_code == 0, done.output[-2000:]
-    assert "episode/calls" in done.output and "interop/return" in done.output
+    assert "episode/calls" in done.output and pays in done.output
 
 
 def test_the_functions_do_what_the_page_says(here):

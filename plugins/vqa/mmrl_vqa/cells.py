@@ -11,12 +11,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from mmrl import user_message
 from mmrl.api.tasks.image_sources import chance
 from mmrl.api.tasks.tables import DataTable
 from mmrl_vqa.asking import letter_of
 
 INDEX = 64
 """Maximum characters of another row's index; a longer cell is a picture."""
+PLACE = "<image>"
+"""What stands in a text where a picture belongs."""
 MANY = 26
 """Maximum of options of a question: each has a letter."""
 _TAGGED = re.compile(r".*<answer>(.*?)</answer>\s*", re.DOTALL)
@@ -34,11 +37,28 @@ def by_name(cells: Mapping[str, Any]) -> list[Any]:
 
 
 def texts(cells: Sequence[Any]) -> list[str]:
-    """The options, without empty ones. Raises ValueError for too few or too many, and for equal ones."""
+    """The options, without empty ones. Raises ValueError for too few or too many, and for equal ones: pictures aren't."""
     options = [str(cell).strip() for cell in cells if cell not in (None, "")]
-    if len(options) == 1 or len(options) > MANY or len(set(options)) < len(options):
-        raise ValueError(f"{len(options)} options, {len(set(options))} of them different: give 2 to {MANY}, all different")
+    different = len({f"{option}{place if PLACE in option else ''}" for place, option in enumerate(options)})
+    if len(options) == 1 or len(options) > MANY or different < len(options):
+        raise ValueError(f"{len(options)} options, {different} of them different: give 2 to {MANY}, all different")
     return options
+
+
+def in_places(text: str, pictures: Sequence[Any], options: Sequence[str]) -> Mapping[str, Any]:
+    """The message of a prompt. If the text has a place for each of its pictures they stand there, and otherwise before it. Raises
+    ValueError for another number of places, if options are among them."""
+    pieces = text.split(PLACE)
+    if len(pieces) != len(pictures) + 1:
+        if any(PLACE in option for option in options):
+            raise ValueError(f"question and options have {len(pieces) - 1} {PLACE}, and there are {len(pictures)} pictures")
+        return user_message("".join(pieces).strip(), *pictures)
+    parts: list[dict[str, Any]] = []
+    for piece, picture in zip(pieces, [*pictures, None], strict=True):
+        piece = piece if any(part["type"] == "text" for part in parts) else piece.lstrip()  # of the line of pictures before it
+        parts += [{"type": "text", "text": piece}] if piece.strip() else []
+        parts += [{"type": "image", "image": picture}] if picture is not None else []
+    return {"role": "user", "content": parts}
 
 
 def other_question(row: Mapping[str, Any], column: str) -> str:

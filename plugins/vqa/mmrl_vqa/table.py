@@ -23,9 +23,11 @@ from mmrl.api.tasks.tables import IMAGE_COLUMNS, DataTable, LazyItems, fill_colu
 from mmrl_vqa.asking import BOXED, DESCRIBED, EUREKA, JOINED, MAYE, STYLES, THOUGHT, ask, letter_of, written
 from mmrl_vqa.benchmarks import YES_NO, cv_bench_figures, mme_figures, we_math_figures, yes_no_figures
 from mmrl_vqa.cells import (
+    PLACE,
     accepted_of,
     by_name,
     filled,
+    in_places,
     is_numbers,
     listed,
     option_of,
@@ -290,13 +292,15 @@ class Table(Task):
         if kind == "choice":
             counted = type(answer) is int and not any(isinstance(cell, int | float) for cell in cells)
             right = self._right(option_of(answer, options) or accepted[0], cells, counted)
+            if self.shuffle and any(PLACE in option for option in options):
+                raise ValueError("its options are pictures, which can't be shuffled: leave shuffle out, or remove the row")
             if self.shuffle and options:
                 right, options = shuffled(right, options, seed, id)
             answer, meta["options"] = letter_of(right), tuple(options)
         else:
             answer = self._checked(kind, accepted, meta, row)
-        text = ask(question.replace("<image>", "").strip(), kind, self.style, options if kind == "choice" else ())
-        return Prompt(id=id, messages=[user_message(text, *pictures)], answer=answer, meta=meta)
+        text = ask(question.strip(), kind, self.style, options if kind == "choice" else ())
+        return Prompt(id=id, messages=[in_places(text, pictures, options)], answer=answer, meta=meta)
 
     def _pictures(self, row: Mapping[str, Any]) -> list[Any]:
         """The pictures of a row, undecoded. Raises UserError if it needs one and has none."""

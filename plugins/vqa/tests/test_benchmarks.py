@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import os
 from functools import partial
 from pathlib import Path
 
@@ -200,6 +201,52 @@ def test_the_score_of_cv_bench(tmp_path):
     assert "cv_bench" not in Table(**options, groups=["source"]).summarise(results[:3])
     with pytest.raises(UserError, match='figures = "cv-bench" needs groups'):
         Table(**options)
+
+
+def test_the_pairs_of_mmvp(tmp_path):
+    """lmms-eval's mmvp_aggregate_results and mmvp_aggregate_pair_results give 6 / 8 and 2 / 4 for these rows."""
+    (tmp_path / "a.png").write_bytes(picture())
+    right = "abbaabab"
+    rows = [
+        {"Index": n, "Question": "Open?", "Options": "(a) Open (b) Closed", "Correct Answer": f"({answer})", "image": "a.png"}
+        for n, answer in enumerate(right, 1)
+    ]
+    (tmp_path / "rows.json").write_text(json.dumps(rows))
+    options = {"kind": "choice", "question": "{Question}\n{Options}", "answer_column": "Correct Answer"}
+    task = Table(path=str(tmp_path / "rows.json"), test_share=1, sets={"pair": ["(Index + 1) // 2"]}, **options)
+    prompts = task.prompts("test", 0)
+    results = [(prompt, float(prompt.answer == said)) for prompt, said in zip(prompts, "ABBBABBB", strict=True)]
+    assert sum(score for _, score in results) == 6 and task.summarise(results) == {"pair": 2 / 4}
+    assert [len({*task.prompt_sets("test", 0)[a : a + 2]}) for a in (0, 1, 2)] == [1, 2, 1]
+
+
+def test_pictures_stand_in_their_places(tmp_path):
+    for name, size in (("a.png", 9), ("b.png", 10), ("c.png", 11)):
+        Image.new("RGB", (size, size)).save(tmp_path / name)
+
+    def shown(**row):
+        (tmp_path / "rows.json").write_text(json.dumps([{"answer": "B", "image": ["a.png", "b.png", "c.png"], **row}]))
+        content = (
+            Table(path=str(tmp_path / "rows.json"), test_share=1, kind="choice").prompts("test", 0)[0].messages[0]["content"]
+        )
+        return [p["text"] if p["type"] == "text" else os.path.basename(str(p["image"]))[0] for p in content]
+
+    how = "Answer with the letter of the right option in <answer> </answer> tags."
+    found = shown(question="<image>\nWhich of them?", options=["<image>", "<image>"])
+    assert found == ["a", "Which of them?\nA. ", "b", "\nB. ", "c", f"\n{how}"]
+    found = shown(question="Is <image> more than <image> and <image>?", options=["no", "yes"])
+    assert found == ["Is ", "a", " more than ", "b", " and ", "c", f"?\nA. no\nB. yes\n{how}"]
+    found = shown(question="<image>Which is it?", options=["no", "yes"])
+    assert found == ["a", "b", "c", f"Which is it?\nA. no\nB. yes\n{how}"], "with too few places"
+    with pytest.raises(UserError, match="question and options have 2 <image>, and there are 3 pictures"):
+        shown(question="Which?", options=["<image>", "<image>"])
+    with pytest.raises(UserError, match="2 options, 1 of them different"):
+        shown(question="Which?", options=["a", "a"])
+    (tmp_path / "rows.json").write_text(
+        json.dumps([{"question": "Which?", "options": ["<image>"] * 3, "answer": "B", "image": ["a.png", "b.png", "c.png"]}])
+    )
+    with pytest.raises(UserError, match="its options are pictures, which can't be shuffled"):
+        Table(path=str(tmp_path / "rows.json"), test_share=1, shuffle=True).prompts("test", 0)[0]
 
 
 def test_a_remainder_is_of_whole_numbers(tmp_path):

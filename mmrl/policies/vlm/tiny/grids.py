@@ -90,3 +90,71 @@ def muse_glimmer(hidden: int, layers: int, words: Sequence[str]) -> Checkpoint:
         return hf.MuseGlimmerProcessor(images, videos, tokenizer, chat_template=layout)
 
     return Checkpoint(config, hf.MuseGlimmerForConditionalGeneration, tokenizer, processor)
+
+
+def lighton_ocr(hidden: int, layers: int, words: Sequence[str]) -> Checkpoint:
+    """LightOnOCR: Pixtral's tower with two by two patches to a token, and Qwen3's language model."""
+    named = {"image_token": "<|image_pad|>", "image_break_token": "<|vision_pad|>", "image_end_token": "<|vision_end|>"}
+    tokenizer = make_tokenizer(words, named=named)
+    config = hf.LightOnOcrConfig(
+        text_config=text("qwen3", tokenizer, hidden, layers, head_dim=hidden // HEADS),
+        vision_config=eye("pixtral", hidden, layers, image_size=16 * PATCH, patch_size=PATCH, head_dim=hidden // HEADS),
+        **ids(tokenizer, image_token_id=named["image_token"]),
+    )
+
+    def processor() -> hf.LightOnOcrProcessor:
+        cell = {"height": 2 * PATCH, "width": 2 * PATCH}
+        images = hf.PixtralImageProcessor(patch_size=cell, size={"longest_edge": 16 * PATCH})
+        return hf.LightOnOcrProcessor(images, tokenizer, patch_size=PATCH, chat_template=template(named["image_token"]))
+
+    return Checkpoint(config, hf.LightOnOcrForConditionalGeneration, tokenizer, processor)
+
+
+def hunyuan_vl(hidden: int, layers: int, words: Sequence[str]) -> Checkpoint:
+    """HunyuanOCR: positions of four axes, one of which is the number of the picture, and a token behind each row of patches."""
+    named = {"image_token": "<img_ctx>", "image_start_token": "<img_on>", "image_end_token": "<img_off>"}
+    tokenizer = make_tokenizer(words, ["<img_newline>"], named)
+    pairs = hidden // HEADS // 2
+    axes = [pairs - 3 * (pairs // 4), *[pairs // 4] * 3]
+    rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": axes}
+    config = hf.HunYuanVLConfig(
+        text_config=text("hunyuan_vl_text", tokenizer, hidden, layers, head_dim=hidden // HEADS, rope_parameters=rope),
+        vision_config={
+            "hidden_size": hidden,
+            "intermediate_size": 2 * hidden,
+            "num_hidden_layers": layers,
+            "num_attention_heads": HEADS,
+            "patch_size": PATCH,
+            "out_hidden_size": hidden,
+            "text_hidden_size": hidden,
+            "max_image_size": 32 * PATCH,
+            "min_image_size": 2 * PATCH,
+        },
+        **ids(tokenizer, image_token_id="<img_ctx>", im_start_id="<img_on>", im_end_id="<img_off>"),
+        **ids(tokenizer, im_newline_id="<img_newline>"),
+    )
+
+    def processor() -> hf.HunYuanVLProcessor:
+        images = hf.HunYuanVLImageProcessor(size=LIMITS, patch_size=PATCH)
+        return hf.HunYuanVLProcessor(images, tokenizer, chat_template=template("<img_on><img_ctx><img_off>"))
+
+    return Checkpoint(config, hf.HunYuanVLForConditionalGeneration, tokenizer, processor)
+
+
+def video_llama_3(hidden: int, layers: int, words: Sequence[str]) -> Checkpoint:
+    """VideoLLaMA 3: pictures and videos of any shape, without positions in three axes."""
+    tokenizer = make_tokenizer(words)
+    tower = eye("", hidden, layers, patch_size=PATCH)
+    del tower["image_size"]
+    config = hf.VideoLlama3Config(
+        text_config=text("qwen2", tokenizer, hidden, layers),
+        vision_config=tower,
+        **ids(tokenizer, image_token_id="<|image_pad|>", video_token_id="<|video_pad|>"),
+    )
+
+    def processor() -> hf.VideoLlama3Processor:
+        images = hf.VideoLlama3ImageProcessor(size=LIMITS, patch_size=PATCH)
+        videos = hf.VideoLlama3VideoProcessor(size=LIMITS, patch_size=PATCH)
+        return hf.VideoLlama3Processor(images, tokenizer, videos, chat_template=tokenizer.chat_template)
+
+    return Checkpoint(config, hf.VideoLlama3ForConditionalGeneration, tokenizer, processor)

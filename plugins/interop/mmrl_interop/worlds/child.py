@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import datetime
 import functools
 import importlib
 import importlib.util
@@ -21,7 +22,8 @@ import signal
 import struct
 import sys
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
 from mmrl.api.processes.child import describe_error, is_user_error, load, take_pipes
@@ -32,6 +34,8 @@ LARGEST = 64 * 2**20
 """Largest number of bytes of an answer."""
 PNG_MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")
 """Modes of PIL that a PNG can have."""
+TYPED = "$type"
+"""Key of a table of JSON that stands for a value that JSON doesn't have: [the name of its type, text]."""
 PLACE = "<image>"
 """What stands in a text where an image belongs."""
 
@@ -40,6 +44,10 @@ class Refused(Exception):
     """An error that the user can fix; the message is one line."""
 
     plain = True
+
+
+class Lost(Exception):
+    """What an episode needs is gone, which is no fault of the policy's."""
 
 
 def loaded(name: str) -> Any:
@@ -139,6 +147,52 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "item") and getattr(value, "size", 1) == 1:
         return value.item()
     raise TypeError(f"{type(value).__name__} is no plain data")
+
+
+# -- values of tables that JSON doesn't have -------------------------------------------------------------------------------
+
+
+def to_json(value: Any) -> Any:
+    """A value of a table as plain data, from which `from_json` makes it again: dates, times, `Decimal` and bytes, also in lists
+    and tables. A time zone becomes its offset. Raises TypeError for anything else that JSON doesn't have."""
+    if isinstance(value, Mapping):
+        known = {str(key): to_json(own) for key, own in value.items()}
+        return {TYPED: ["table", known]} if TYPED in known else known
+    if isinstance(value, list | tuple):
+        return [to_json(own) for own in value]
+    if value is None or isinstance(value, str | int | float):
+        return value
+    for name, (kind, write, _) in TYPES.items():
+        if isinstance(value, kind):
+            return {TYPED: [name, write(value)]}
+    raise TypeError(f"{type(value).__name__} is no plain data")
+
+
+def from_json(value: Any) -> Any:
+    """The value that `to_json` was given; tuples are lists."""
+    if isinstance(value, list):
+        return [from_json(own) for own in value]
+    if not isinstance(value, dict):
+        return value
+    if TYPED not in value:
+        return {key: from_json(own) for key, own in value.items()}
+    name, written = value[TYPED]
+    return {key: from_json(own) for key, own in written.items()} if name == "table" else TYPES[name][2](written)
+
+
+TYPES: dict[str, tuple[type, Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "datetime": (datetime.datetime, datetime.datetime.isoformat, datetime.datetime.fromisoformat),
+    "date": (datetime.date, datetime.date.isoformat, datetime.date.fromisoformat),  # a datetime is one, too
+    "time": (datetime.time, datetime.time.isoformat, datetime.time.fromisoformat),
+    "timedelta": (
+        datetime.timedelta,
+        lambda took: [took.days, took.seconds, took.microseconds],
+        lambda parts: datetime.timedelta(*parts),
+    ),
+    "decimal": (Decimal, str, Decimal),
+    "bytes": (bytes, lambda data: base64.b64encode(data).decode(), base64.b64decode),
+}
+"""Name -> (type, how it is written, how it is read)."""
 
 
 # -- what the programs' own modules make their observations of --------------------------------------------------------------

@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import json
 import os
-import select
 import threading
 import time
 import weakref
@@ -18,6 +17,7 @@ from typing import Any
 
 from mmrl import EnvironmentFailed, UserError
 from mmrl.api.processes import ENVIRONMENT, ChildProcess
+from mmrl.api.processes.answers import TookTooLong, exchange
 from mmrl.api.tasks.option_checks import check_integer
 from mmrl_interop.worlds.child import LARGEST
 
@@ -172,34 +172,18 @@ class _Process:
 
     def _exchange(self, request: bytes, deadline: float) -> bytes | None:
         """Send a request and return the next line; None if the process ended or is late."""
-        assert self.child.popen.stdin and self.child.popen.stdout
-        to, of, errors = self.child.popen.stdin.fileno(), self.child.popen.stdout.fileno(), self.child.stderr.fileno()
-        os.set_blocking(to, False)
-        poll = select.poll()  # `select.select` takes no descriptor above 1023
-        for descriptor in (of, errors):
-            poll.register(descriptor, select.POLLIN)
-        if request:
-            poll.register(to, select.POLLOUT)
-        while b"\n" not in self._inbox:
-            left = deadline - time.monotonic()
-            ready = [descriptor for descriptor, _ in poll.poll(max(left, 0) * 1000)]
-            if left <= 0:
-                return None
-            if errors in ready and not self.child.listen():
-                poll.unregister(errors)
-            try:
-                if to in ready:
-                    request = request[os.write(to, request) :]
-                    if not request:
-                        poll.unregister(to)
-                data = os.read(of, 1 << 20) if of in ready else b""
-            except OSError:
-                return None
-            if (of in ready and not data) or len(self._inbox) > LARGEST:
-                return None
-            self._inbox += data
-        line, _, rest = bytes(self._inbox).partition(b"\n")
-        self._inbox = bytearray(rest)
+        end, parts = self._inbox.find(b"\n"), exchange(self.child, request, lambda: deadline - time.monotonic())
+        try:
+            while end < 0:
+                part = next(parts, b"")
+                if not part or len(self._inbox) > LARGEST:
+                    return None
+                end = len(self._inbox) + found if (found := part.find(b"\n")) >= 0 else -1
+                self._inbox += part
+        except (TookTooLong, OSError):
+            return None
+        line = bytes(self._inbox[:end])
+        del self._inbox[: end + 1]
         return line
 
 

@@ -1,5 +1,6 @@
 """Users' functions and environments in a process, see `child`: `tools`, `environment_factory` and `reward_funcs` of TRL's
-`GRPOTrainer`, and the tools of verl's `tool_config_path`. Imports only the standard library, and what the user's files import."""
+`GRPOTrainer`, the tools of verl's `tool_config_path`, and those of MCP servers. Imports only the standard library, and what the
+user's files import."""
 
 from __future__ import annotations
 
@@ -9,14 +10,19 @@ import contextlib
 import inspect
 import io
 import math
+import os
 import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from mmrl_interop.worlds.child import Refused, loaded, picture
+from mmrl.api.processes.child import load
+from mmrl_interop.worlds.child import Lost, Refused, from_json, loaded, picture
+
+if TYPE_CHECKING:
+    from mmrl_interop.worlds.mcp_servers import Connection, Server
 
 OWN = ("reset", "get_reward")
 """Methods of an environment that are no tools."""
@@ -28,29 +34,45 @@ LONGEST = 1_000_000
 
 
 class Worlds:
-    """Its facts are the schemas of the tools of each environment by its name ("" for the only one), and whether anything pays."""
+    """Its facts are the schemas of the tools of each environment by its name ("" for the only one), the tools among which rows
+    select, and whether anything pays."""
 
     def __init__(
-        self, tools: list[str], environments: dict[str, str], rewards: dict[str, float], tool_config: str | None = None
+        self,
+        tools: list[str],
+        environments: dict[str, str],
+        rewards: dict[str, float],
+        tool_config: str | None = None,
+        most: int | None = None,
+        side: str = "middle",
+        servers: Mapping[str, Any] | None = None,
+        seconds: float = 50.0,
     ) -> None:
         """tools, environments, rewards: `path.py:name` or `package.module:name`, in this order the functions, the class or
-        factory of each environment, and the weight of each reward function. tool_config: path of verl's file."""
+        factory of each environment, and the weight of each reward function. tool_config: path of verl's file. most, side: see
+        `cut`. servers: name of an MCP server -> where it is, see `Server`. seconds: of a call of theirs."""
+        self.most, self.side = most, side
         self.loop = asyncio.new_event_loop()
         self.functions = {function.__name__: function for function in (_function(name) for name in tools)}
         self.classes = _verl_tools(tool_config) if tool_config else {}
-        if len(self.functions) < len(tools) or set(self.functions) & set(self.classes):
+        self.servers: dict[str, Server] = self.done(_begun(servers, seconds)) if servers else {}
+        """Tool -> the MCP server that offers it."""
+        self.selectable = [*self.functions, *self.classes, *self.servers]
+        if len(set(self.selectable)) < len(tools) + len(self.classes) + len(self.servers):
             raise Refused("two tools have one name: rename one")
         self.rewards = {name: (loaded(name), weight) for name, weight in rewards.items()}
         self.factories = {name: loaded(factory) for name, factory in environments.items()}
         self.free: dict[str, list[Any]] = {name: [_made(factory, name)] for name, factory in self.factories.items()}
         common = [*map(_schema, self.functions.values()), *(_plain(tool.tool_schema) for tool in self.classes.values())]
+        common += [server.tools[tool] for tool, server in self.servers.items()]
         own = {name: [_schema(method) for method in _methods(made[0]).values()] for name, made in self.free.items()}
         for name, schemas in own.items():
-            if twice := {schema["function"]["name"] for schema in schemas} & {*self.functions, *self.classes}:
+            if twice := {schema["function"]["name"] for schema in schemas} & set(self.selectable):
                 raise Refused(f"environment {name!r} has a method {min(twice)}, as a tool is called: rename one")
         pays = {name: hasattr(made[0], "get_reward") for name, made in self.free.items()}
         self.facts = {
             "schemas": {name: common + schemas for name, schemas in own.items()} or {"": common},
+            "selectable": self.selectable,
             "pays": bool(self.rewards) or (bool(pays) and all(pays.values())),
         }
 
@@ -69,6 +91,12 @@ class Session:
         self.worlds, self.name = worlds, ""
         self.environment: Any = None
         self.columns: dict[str, Any] = {}
+        self.functions: dict[str, Callable[..., Any]] = {}
+        self.classes: dict[str, Any] = {}
+        self.servers: dict[str, Server] = {}
+        """The tools that its row selects."""
+        self.connections: dict[str, Connection] = {}
+        """To MCP servers, by their names."""
         self.prompt: list[dict[str, Any]] = []
         """The row's, with what `reset` showed behind it, as rewards of TRL get it."""
         self.kept = SimpleNamespace(request_id=uuid4().hex, extra_fields={}, metrics={}, tool_rewards=[], turn_scores=[])
@@ -80,11 +108,16 @@ class Session:
         """Whether its last call came to an end, so that its environment can be used again."""
 
     def start(self, columns: dict[str, Any], images: Sequence[str], seed: int, environment: str = "") -> dict[str, Any]:
-        """Reset the environment, if there is one. columns: of the row, plain data. images: its pictures, data URLs. seed: of the
-        global generators while it is reset, so that every episode of a prompt begins alike. Returns what `reset` showed."""
-        self.columns, self.name = columns, environment
+        """Reset the environment, if there is one. columns: of the row, as `to_json` writes them. images: its pictures, data URLs.
+        seed: of the global generators while it is reset, so that every episode of a prompt begins alike. Returns what `reset`
+        showed."""
+        self.columns, self.name = from_json(columns), environment
         self.columns |= _pictures([_decoded(url) for url in images])
-        self.prompt = columns.get("prompt") or [{"role": "user", "content": ""}]
+        self.prompt = self.columns.get("prompt") or [{"role": "user", "content": ""}]
+        selected = self.columns.get("tool_selection") or self.worlds.selectable
+        self.functions = {name: of for name, of in self.worlds.functions.items() if name in selected}
+        self.classes = {name: of for name, of in self.worlds.classes.items() if name in selected}
+        self.servers = {name: of for name, of in self.worlds.servers.items() if name in selected}
         if not self.worlds.factories:
             return {"parts": []}
         if environment not in self.worlds.factories:
@@ -157,20 +190,27 @@ class Session:
         if self.environment is not None and self.whole:
             self.worlds.free[self.name].append(self.environment)
         self.environment = None
+        for connection in self.connections.values():
+            self.worlds.done(connection.close())
+        self.connections.clear()
 
     async def _carried_out(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        functions = {**self.worlds.functions, **({} if self.environment is None else _methods(self.environment))}
+        functions = {**self.functions, **({} if self.environment is None else _methods(self.environment))}
         reward, failed = 0.0, False
         try:
             if name in functions:
                 result = functions[name](**arguments)
                 result = await result if inspect.isawaitable(result) else result
-            elif name in self.worlds.classes:
+            elif name in self.classes:
                 result, reward = await self._by_verl(name, arguments)
+            elif name in self.servers:
+                result = await self.servers[name].call(self.connections, name, arguments)
             else:
                 raise ValueError(f"Tool {name} not found.")
-            content = _content(result)
+            content = cut(_content(result), self.worlds.most, self.worlds.side)
             parts = _written(content)
+        except Lost:
+            raise
         except Exception as error:  # noqa: BLE001  the policy is told, as in TRL and verl
             content, failed = str({"error": str(error)}), True
             parts = _written(content)
@@ -178,7 +218,7 @@ class Session:
 
     async def _by_verl(self, name: str, arguments: dict[str, Any]) -> tuple[Any, float]:
         """(the response, its reward) of a tool of verl, which is made for each call."""
-        tool = self.worlds.classes[name]
+        tool = self.classes[name]
         asked = (self.columns.get("tools_kwargs") or {}).get(name) or {}
         number, _ = await tool.create(create_kwargs=asked.get("create_kwargs", {}))
         try:
@@ -208,6 +248,20 @@ def _content(result: Any) -> Any:
         return [*shown, {"type": "text", "text": result.text or ""}] if shown else result.text or ""
     is_parts = isinstance(result, list) and all(isinstance(part, dict) and "type" in part for part in result)
     return result if is_parts else str(result)
+
+
+def cut(content: Any, most: int | None, side: str) -> Any:
+    """Content whose texts have at most so many characters, and a mark where some were cut out, as verl's `ToolAgentLoop` does.
+    most: None for all. side: where they are cut: left, middle, right, in the sense of verl 0.9: left keeps the end."""
+    if most is None:
+        return content
+    if not isinstance(content, str):
+        return [{**part, "text": cut(part["text"], most, side)} if part["type"] == "text" else part for part in content]
+    if len(content) <= most:
+        return content
+    head, tail = {"left": (0, most), "right": (most, 0)}.get(side, (most // 2, most // 2))
+    dots = "..." if head else "", "..." if tail else ""
+    return f"{content[:head]}{dots[0]}(truncated){dots[1]}{content[len(content) - tail :]}"
 
 
 def _joined(*contents: Any) -> Any:
@@ -291,6 +345,12 @@ def _verl_tools(path: str) -> dict[str, Any]:
         why = " ".join(str(error).split())[:200]
         raise Refused(f"{path} gives no tools ({type(error).__name__}: {why}): correct it") from error
     return made
+
+
+def _begun(servers: Mapping[str, Any], seconds: float) -> Any:
+    """See `begun` of `mcp_servers`, which is loaded by its path, as an interpreter without mmrl has no such module."""
+    file = os.path.join(os.path.dirname(os.path.abspath(__file__)), "mcp_servers.py")
+    return load("mmrl_interop.worlds.mcp_servers:begun", file)(servers, seconds)
 
 
 def _plain(schema: Any) -> dict[str, Any]:

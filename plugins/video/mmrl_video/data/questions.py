@@ -21,9 +21,9 @@ _ALSO = {
     **{kind.lower(): kind for kind in KINDS},
     **{"multiple-choice": KINDS[0], "choice": KINDS[0], "number": KINDS[1], "text": KINDS[2], "open": KINDS[3]},
 }
-QUESTION_KEYS = ("question", "problem")
-ANSWER_KEYS = ("solution", "answer", "ground_truth", "correct_choice")
-OPTION_KEYS = ("options", "option", "choices", "candidates")
+QUESTION_KEYS = ("question", "problem", "Question")
+ANSWER_KEYS = ("solution", "answer", "ground_truth", "correct_choice", "Answer")
+OPTION_KEYS = ("options", "option", "choices", "candidates", "Options")
 TYPE_KEYS = ("type", "level", "question_type", "task_type", "category", "domain")
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _OPTION = re.compile(r"\(?([A-Z])[.):]\s*(\S|\S.*\S)")
