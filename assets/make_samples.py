@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from mmrl_grounding import scenes
 from PIL import Image
 
 from mmrl import Prompt
@@ -25,6 +26,7 @@ COUNT = 16
 
 def main() -> None:
     expressions()
+    regions()
     detections()
     open_questions()
     classes()
@@ -43,6 +45,22 @@ def expressions() -> None:
         asked = f"<image>Please provide the bounding box coordinate of the region this sentence describes: {what}."
         rows.append(conversation(n, name, asked, [round(c) for c in prompt.answer]))
     write("refer.jsonl", rows)
+
+
+def regions() -> None:
+    """The pictures of `expressions`, with a mask of what each describes."""
+    rows = []
+    for line in (SAMPLES / "refer.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        what, (x1, y1, x2, y2) = row["conversations"][0]["value"].rpartition("describes: ")[2], row["conversations"][1]["value"]
+        shape = what.rstrip(".").rpartition(" ")[2]
+        mask = Image.new("1", Image.open(SAMPLES / row["image"]).size)
+        covered = scenes.mask(shape, x2 - x1, y2 - y1) if shape in scenes.SHAPES else Image.new("L", (x2 - x1, y2 - y1), 255)
+        mask.paste(covered.convert("1", dither=Image.Dither.NONE), (x1, y1))
+        name = f"scenes/region-{row['id']:02d}.png"
+        mask.save(SAMPLES / name, optimize=True)
+        rows.append({"id": row["id"], "image": row["image"], "mask": name, "question": f"Point at {what}"})
+    write("regions.jsonl", rows)
 
 
 def detections() -> None:

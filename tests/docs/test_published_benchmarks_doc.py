@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from benchmark_clips import CLIPS, OPTIONS, SOUNDS
-from benchmark_rows import EXPRESSIONS, PICTURES
+from benchmark_rows import EXPRESSIONS, PICTURES, REGIONS
 from mmrl import Case, Score, UserError
 from mmrl.api.media.decoding import cached_frames
 from mmrl.config.load import load_config
@@ -57,7 +57,7 @@ def figures(task, prompts, verifier):
 
 
 def test_the_page_has_no_other_benchmarks_and_its_run_file_is_one(here):
-    assert {name for name in LINES if name not in ("benchmark", "---")} == {*PICTURES, *CLIPS, *EXPRESSIONS, *SOUNDS}
+    assert {name for name in LINES if name not in ("benchmark", "---")} == {*PICTURES, *CLIPS, *EXPRESSIONS, *REGIONS, *SOUNDS}
     (run_file,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
     (here / "run.toml").write_text(run_file)
     assert load_config(here / "run.toml", []).tasks[0].options["groups"] == ["metadata.task", "metadata.category"]
@@ -86,6 +86,21 @@ def test_expressions(name, here):
     for verifier in re.findall(r"`(grounding/\S+)`", LINES[name][1]):
         case = Case(completion=task.gold(prompts[0]), answer=prompts[0].answer, meta=prompts[0].meta, image_sizes=((28, 28),))
         assert plugins.registry().make_verifier(verifier)(case).value == 1
+
+
+@pytest.mark.parametrize("name", REGIONS)
+def test_regions(name, here):
+    pytest.importorskip("mmrl_grounding")
+    Image.fromarray(np.eye(28) > 0).save("m.png")
+    task, prompts = asked(name, REGIONS[name], "grounding/region-data", shares={"test": 1})
+    verify = plugins.registry().make_verifier("grounding/region")
+    for prompt, row in zip(prompts, REGIONS[name], strict=True):
+        assert (row.get("prompt") or row["question"]) in prompt.text
+        right, wrong = (
+            verify(Case(completion=text, answer=prompt.answer, meta=prompt.meta, image_sizes=((28, 28),)))
+            for text in (task.gold(prompt), "(3, 9)")
+        )
+        assert (right.value, wrong.value) == (1, 0)
 
 
 @pytest.mark.parametrize("name", CLIPS)

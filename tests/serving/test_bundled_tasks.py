@@ -99,6 +99,7 @@ OPTIONS: Mapping[str, Any] = {
         ("classification/dataset", "classification/dataset@cls-rl", "classification/dataset@no-thinking-rl"), pictures
     ),
     **{f"grounding/{of}": sample("refer.jsonl", **HALVES) for of in ("refer-data", "point-data")},
+    "grounding/region-data": sample("regions.jsonl", **HALVES),
     **{f"grounding/refer@{of}": sample("refer.jsonl", **HALVES) for of in ("vlm-r1", "vision-reasoner")},
     **dict.fromkeys(
         ("grounding/detect-data", "grounding/detect@vlm-r1", "grounding/detect@visual-rft"), sample("detect.jsonl", **HALVES)

@@ -424,6 +424,18 @@ PICTURES = {  # benchmark -> its rows, the figures of groups with all answers ri
     "OK-VQA, VizWiz": ([{"question": "What?", "answers": ["dog"] * 10, "image": "a.png"}], set()),
 }
 
+REGIONS = {
+    "Where2Place": [{"question_id": 0, "image": "a.png", "mask": "m.png", "question": "Find a vacant place left of the cup."}],
+    "RefSpatial-Bench": [
+        {"id": 0, "image": "a.png", "mask": "m.png", "object": "the left cup", "prompt": "Point at the left cup.", "step": 1}
+        | {"suffix": "Your answer should be a list of tuples."}
+    ],
+    "RoboSpatial-Home, context": [
+        {"category": "context", "question": "Point into the space left of the box.", "answer": "[(0.2, 0.3)]", "img": "a.png"}
+        | {"depth_image": "a.png", "mask": "m.png"}
+    ],
+}
+"""Benchmark -> rows of `grounding/region-data`."""
 EXPRESSIONS = {
     "RefCOCO, RefCOCO+, RefCOCOg": [
         {
