@@ -22,7 +22,6 @@ from mmrl.policies.lora import (
     disable_adapters,
     is_adapter,
     merge,
-    merged_copy,
     merged_weights,
     some_outputs,
     target_modules,
@@ -370,7 +369,7 @@ def test_merged_weights_compute_the_same_without_adapters(family, dtype, tmp_pat
     vlm = policy(family, dtype, target_modules=ALL, seed=5)
     train(vlm, optimizer_of(vlm))
     before = {n: p.clone() for n, p in vlm.model.named_parameters()}
-    whole = merged_copy(vlm.model)
+    whole = cases.merged_copy(vlm.model)
     assert all(torch.equal(p, before[n]) for n, p in vlm.model.named_parameters()), "the policy is left as it is"
     plain = VLM(PolicyConfig(model=TINY.format(family), dtype=dtype), seed=5)
     assert {n: p.dtype for n, p in whole.named_parameters()} == {n: p.dtype for n, p in plain.parameters()}

@@ -16,7 +16,7 @@ from mmrl.config.load import parse_config
 from mmrl.config.sections import LoraConfig, PolicyConfig
 from mmrl.policies.batches import Credit
 from mmrl.policies.gradient_checkpointing import gradient_checkpointing
-from mmrl.policies.lora import disable_adapters, merge, merged_weights, quantised_layers
+from mmrl.policies.lora import disable_adapters, merged_weights, quantised_layers
 from mmrl.policies.nf4 import NF4Linear, nf4_layers
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.rollout.generate.local import LocalGenerator
@@ -177,8 +177,7 @@ def test_merged_weights_are_whole_and_a_plain_model_with_them_computes_the_same(
     expected = {name: p.shape for name, p in plain.model.named_parameters()}
     found = dict(merged_weights(vlm.model))
     assert {name: w.shape for name, w in found.items() if name in expected} == expected
-    whole = copy.deepcopy(vlm.model)
-    merge(whole)
+    whole = cases.merged_copy(vlm.model)
     assert not list(nf4_layers(whole)) and list(nf4_layers(vlm.model)), "the model itself stays as it is"
     assert all(torch.allclose(p, found[name], atol=1e-6) for name, p in whole.named_parameters())
     exported = copy.copy(vlm)

@@ -21,7 +21,7 @@ from mmrl.api.types import Prompt, user_message
 from mmrl.config.load import load_config
 from mmrl.config.parts import part_of
 from mmrl.config.sections import LoraConfig, PolicyConfig, SftStage
-from mmrl.policies.lora import CONFIG, WEIGHTS, merged_copy
+from mmrl.policies.lora import CONFIG, WEIGHTS
 from mmrl.policies.vlm import tiny
 from mmrl.policies.vlm.known_families import QwenOmni
 from mmrl.policies.vlm.prompt_inputs import FRAMES, SECONDS_PER_GRID
@@ -310,7 +310,7 @@ def test_adapters_are_saved_by_published_names(case, tmp_path):
     own = {name.replace(layer, names[layer]): value for name, value in saved.items() for layer in layers if layer + "." in name}
     save_file(own, tmp_path / "b" / WEIGHTS, {"format": "pt"})
     (tmp_path / "b" / CONFIG).write_text(json.dumps(settings | {"target_modules": "whole.*"}))
-    wanted = merged_copy(adapted.model)
+    wanted = cases.merged_copy(adapted.model)
     for folder in ("a", "b"):
         vlm.processor.save_pretrained(tmp_path / folder)
         VLM.check(PolicyConfig(model=str(tmp_path / folder)))

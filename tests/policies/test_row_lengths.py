@@ -15,7 +15,7 @@ from mmrl.api.errors import UserError
 from mmrl.config.load import parse_config
 from mmrl.config.sections import LoraConfig, PolicyConfig
 from mmrl.policies.gradient_checkpointing import gradient_checkpointing
-from mmrl.policies.lora import add_adapters, merge
+from mmrl.policies.lora import add_adapters
 from mmrl.policies.vlm import families, row_lengths
 from mmrl.policies.vlm import vlm as vlm_module
 from mmrl.policies.vlm.vlm import VLM
@@ -80,8 +80,7 @@ def test_positions_scale_queries_with_merged_adapters_and_where_layers_are_compu
     for name, weight in own.model.named_parameters():
         if "lora_B" in name:
             torch.nn.init.normal_(weight, std=0.1, generator=torch.Generator().manual_seed(1))
-    merged = copy.deepcopy(own.model)
-    merge(merged)
+    merged = cases.merged_copy(own.model)
     row_lengths.ignore_row_lengths(merged)
     assert (logits(merged, 60) - logits(own.model, 60)).abs().max() < 1e-4
 

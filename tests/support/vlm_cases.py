@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from mmrl.api.episodes import Conversation
 from mmrl.api.types import Prompt, Rollout, Status, Turn, user_message
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.batches import Credit
+from mmrl.policies.lora import merge
 from mmrl.policies.vlm.tiny.tokens import CHAT_TEMPLATE, make_tokenizer
 from mmrl.policies.vlm.vlm import VLM
 
@@ -71,6 +73,13 @@ def two_turns(vlm, text, pictures, said=9, answer=12):
     rows = (first.media_rows, final.media_rows)
     told = Conversation(prompt=asked, group=0, turns=turns, status=Status.FINISHED, inputs=first)
     return replace(told, final_inputs=final, media_rows=rows)
+
+
+def merged_copy(model):
+    """A copy of the model without adapters, with its adapters merged into the weights."""
+    whole = copy.deepcopy(model)
+    merge(whole)
+    return whole
 
 
 def credit(*advantages: float) -> Credit:

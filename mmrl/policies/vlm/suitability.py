@@ -151,15 +151,16 @@ def _takes_media(name: str) -> bool:
 
 
 def _hears(kind: str) -> bool:
-    """Whether transformers has a class of this `model_type` that takes sounds and writes text. Its tables count some of these
-    models among those of text, or among encoders with a decoder."""
+    """Whether transformers has a class of this `model_type` that takes sounds and no pictures and writes text. Its tables count
+    some of these models among those of text, or among encoders with a decoder."""
     import transformers
     from transformers.models.auto import modeling_auto as auto
 
     tables = ("MULTIMODAL_LM", "SPEECH_SEQ_2_SEQ", "SEQ_TO_SEQ_CAUSAL_LM", "CTC")
     known = (getattr(auto, f"MODEL_FOR_{table}_MAPPING_NAMES", {}).get(kind) for table in tables)
     classes = [getattr(transformers, found, None) for found in known if isinstance(found, str)]
-    return any("audio" in getattr(found, "input_modalities", ()) for found in classes)
+    takes = [getattr(found, "input_modalities", ()) for found in classes]
+    return any("audio" in kinds and "image" not in kinds for kinds in takes)
 
 
 def named_class(settings: Mapping[str, Any]) -> Any:

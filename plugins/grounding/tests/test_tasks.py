@@ -217,7 +217,7 @@ def test_a_tiny_model_is_trained_on_scenes(tmp_path):
 
 def test_every_id_can_be_made():
     known = {id for id in plugins.registry().specs("verifiers") if id.startswith("grounding/")}
-    assert len(known) == 32 and all(callable(plugins.registry().make_verifier(id)) for id in known)
+    assert len(known) == 33 and all(callable(plugins.registry().make_verifier(id)) for id in known)
 
 
 # -- what people see --------------------------------------------------------------------------------------------------------
