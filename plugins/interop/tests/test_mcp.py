@@ -158,6 +158,18 @@ def test_a_server_that_dies_costs_its_episode_alone(task, episodes):
     assert said(episodes(task()).step(call("add", thing="salt"))) == "salt"
 
 
+def test_a_server_that_does_not_begin_costs_its_episode(task, episodes, folder):
+    """Of an episode that is not the first, whose connection listed the tools."""
+    (folder / "late.py").write_text(
+        "import pathlib, sys, time\nbegun = pathlib.Path(sys.argv[1])\nif begun.exists():\n    time.sleep(60)\nbegun.touch()\n"
+        "sys.argv = sys.argv[:1]\n" + SERVER
+    )
+    made = task(timeout_s=4.0, command=sys.executable, args=[str(folder / "late.py"), str(folder / "begun")])
+    assert said(episodes(made).step(call("add", thing="bread"))) == "bread"
+    with pytest.raises(EnvironmentFailed, match="mcp server 'shop' can't be reached for add: TimeoutError"):
+        episodes(made).step(call("add", thing="bread"))
+
+
 def test_a_tool_that_hangs_is_told_and_the_episode_goes_on(task, episodes):
     episode = episodes(task(timeout_s=5.0))
     episode.step(call("add", thing="bread"))

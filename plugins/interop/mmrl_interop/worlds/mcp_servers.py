@@ -68,6 +68,10 @@ class Server:
         TimeoutError, and Lost for a server that is gone."""
         connection = await self.connection(own)
         try:
+            await asyncio.wait_for(connection.opened(), self.seconds)
+        except Exception as error:
+            raise Lost(f"mcp server {self.name!r} can't be reached for {tool}: {_told(error)}") from error
+        try:
             result = await asyncio.wait_for(connection.called(tool, arguments), self.seconds)
         except TimeoutError:
             raise TimeoutError(f"{tool} took longer than {self.seconds:g} s") from None
@@ -91,11 +95,15 @@ class Connection:
         self._opened: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._keep_open())
 
+    async def opened(self) -> Any:
+        """The session, once there is one. Raises Lost if there can be none."""
+        return await asyncio.shield(self._opened)
+
     async def listed(self) -> list[dict[str, Any]]:
         """The tools as the protocol writes them."""
         from mcp.types import PaginatedRequestParams
 
-        session = await self._session()
+        session = await self.opened()
         found, following = list[dict[str, Any]](), None
         while True:
             page = _plain(await session.list_tools(params=PaginatedRequestParams(cursor=following)))
@@ -106,7 +114,7 @@ class Connection:
 
     async def called(self, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """The result as the protocol writes it."""
-        session = await self._session()
+        session = await self.opened()
         return _plain(await session.call_tool(tool, dict(arguments)))
 
     async def answers(self, seconds: float) -> bool:
@@ -114,7 +122,7 @@ class Connection:
         if self._task.done():
             return False
         try:
-            await asyncio.wait_for((await self._session()).send_ping(), seconds)
+            await asyncio.wait_for((await self.opened()).send_ping(), seconds)
         except Exception:  # noqa: BLE001  whatever it is, no answer came
             return False
         return True
@@ -124,9 +132,6 @@ class Connection:
         _, late = await asyncio.wait([self._task], timeout=CLOSE_S)
         for task in late:
             task.cancel()
-
-    async def _session(self) -> Any:
-        return await asyncio.shield(self._opened)
 
     async def _keep_open(self) -> None:
         with tempfile.TemporaryFile("w+", errors="replace") as log:
