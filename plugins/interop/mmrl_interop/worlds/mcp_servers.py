@@ -164,8 +164,36 @@ async def _opened(stack: contextlib.AsyncExitStack, where: Mapping[str, Any], lo
     return session
 
 
-async def begun(servers: Mapping[str, Mapping[str, Any]], seconds: float) -> dict[str, Server]:
-    """Tool -> its server, after asking all of them. Raises Refused for one that can't be used, and for two tools of one name."""
+class McpServers:
+    """A source of tools, see `tools.Source`."""
+
+    def __init__(self, by_tool: dict[str, Server]) -> None:
+        """by_tool: the server of each tool."""
+        self.by_tool = by_tool
+        self.schemas = [server.tools[tool] for tool, server in by_tool.items()]
+
+    def begin(self, session: Any) -> McpTools:
+        return McpTools(self.by_tool)
+
+
+class McpTools:
+    """The tools in an episode."""
+
+    def __init__(self, by_tool: dict[str, Server]) -> None:
+        self.by_tool = by_tool
+        self.connections: dict[str, Connection] = {}
+        """Those of the episode, by their servers' names."""
+
+    async def call(self, name: str, arguments: dict[str, Any]) -> tuple[Any, float]:
+        return await self.by_tool[name].call(self.connections, name, arguments), 0.0
+
+    async def close(self) -> None:
+        for connection in self.connections.values():
+            await connection.close()
+
+
+async def begun(servers: Mapping[str, Mapping[str, Any]], seconds: float) -> McpServers:
+    """The servers, after asking each for its tools. Raises Refused for one that can't be used, and for two tools of one name."""
     try:
         import mcp  # noqa: F401
     except ModuleNotFoundError:
@@ -178,7 +206,7 @@ async def begun(servers: Mapping[str, Mapping[str, Any]], seconds: float) -> dic
             if tool in found:
                 raise Refused(f"mcp_servers.{found[tool].name} and {server.name} both offer {tool}: choose by their key tools")
             found[tool] = server
-    return found
+    return McpServers(found)
 
 
 def _filled_in(server: str, value: Any) -> Any:

@@ -1,6 +1,5 @@
 """Users' functions and environments in a process, see `child`: `tools`, `environment_factory` and `reward_funcs` of TRL's
-`GRPOTrainer`, the tools of verl's `tool_config_path`, and those of MCP servers. Imports only the standard library, and what the
-user's files import."""
+`GRPOTrainer`, with tools of other sources beside them. Imports only the standard library, and what the user's files import."""
 
 from __future__ import annotations
 
@@ -14,15 +13,10 @@ import os
 import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
-from uuid import uuid4
+from typing import Any, Protocol
 
 from mmrl.api.processes.child import load
 from mmrl_interop.worlds.child import Lost, Refused, from_json, loaded, picture
-
-if TYPE_CHECKING:
-    from mmrl_interop.worlds.mcp_servers import Connection, Server
 
 OWN = ("reset", "get_reward")
 """Methods of an environment that are no tools."""
@@ -50,22 +44,25 @@ class Worlds:
     ) -> None:
         """tools, environments, rewards: `path.py:name` or `package.module:name`, in this order the functions, the class or
         factory of each environment, and the weight of each reward function. tool_config: path of verl's file. most, side: see
-        `cut`. servers: name of an MCP server -> where it is, see `Server`. seconds: of a call of theirs."""
+        `cut`. servers: name of an MCP server -> where it is, see `mcp_servers.Server`. seconds: of a call of theirs."""
         self.most, self.side = most, side
         self.loop = asyncio.new_event_loop()
-        self.functions = {function.__name__: function for function in (_function(name) for name in tools)}
-        self.classes = _verl_tools(tool_config) if tool_config else {}
-        self.servers: dict[str, Server] = self.done(_begun(servers, seconds)) if servers else {}
-        """Tool -> the MCP server that offers it."""
-        self.selectable = [*self.functions, *self.classes, *self.servers]
-        if len(set(self.selectable)) < len(tools) + len(self.classes) + len(self.servers):
+        functions = [_function(name) for name in tools]
+        self.sources: list[Source] = [Functions({function.__name__: function for function in functions})]
+        if tool_config:
+            self.sources.append(_beside("verl_tools:VerlTools")(tool_config))
+        if servers:
+            self.sources.append(self.done(_beside("mcp_servers:begun")(servers, seconds)))
+        self.names = [[schema["function"]["name"] for schema in source.schemas] for source in self.sources]
+        """Of each source's tools."""
+        self.selectable = [name for names in self.names for name in names]
+        if len(set(self.selectable)) < len(self.selectable) or len(self.sources[0].schemas) < len(tools):
             raise Refused("two tools have one name: rename one")
         self.rewards = {name: (loaded(name), weight) for name, weight in rewards.items()}
         self.factories = {name: loaded(factory) for name, factory in environments.items()}
         self.free: dict[str, list[Any]] = {name: [_made(factory, name)] for name, factory in self.factories.items()}
-        common = [*map(_schema, self.functions.values()), *(_plain(tool.tool_schema) for tool in self.classes.values())]
-        common += [server.tools[tool] for tool, server in self.servers.items()]
-        own = {name: [_schema(method) for method in _methods(made[0]).values()] for name, made in self.free.items()}
+        common = [schema for source in self.sources for schema in source.schemas]
+        own = {name: Functions(_methods(made[0])).schemas for name, made in self.free.items()}
         for name, schemas in own.items():
             if twice := {schema["function"]["name"] for schema in schemas} & set(self.selectable):
                 raise Refused(f"environment {name!r} has a method {min(twice)}, as a tool is called: rename one")
@@ -84,6 +81,47 @@ class Worlds:
         return self.loop.run_until_complete(found) if inspect.isawaitable(found) else found
 
 
+class Source(Protocol):
+    """Where tools come from."""
+
+    @property
+    def schemas(self) -> list[dict[str, Any]]:
+        """Of its tools, in OpenAI's form."""
+
+    def begin(self, session: Session) -> Tools:
+        """Its tools in an episode."""
+
+
+class Tools(Protocol):
+    """The tools of a source in an episode."""
+
+    async def call(self, name: str, arguments: dict[str, Any]) -> tuple[Any, float]:
+        """(the result, what the tool gives as a reward). Raises what the policy is told, and Lost for what isn't its fault."""
+
+    async def close(self) -> None: ...
+
+
+class Functions:
+    """Functions of the user's, and methods of environments."""
+
+    def __init__(self, functions: Mapping[str, Callable[..., Any]]) -> None:
+        self.functions = functions
+
+    @property
+    def schemas(self) -> list[dict[str, Any]]:
+        return [_schema(function) for function in self.functions.values()]
+
+    def begin(self, session: Session) -> Functions:
+        return self
+
+    async def call(self, name: str, arguments: dict[str, Any]) -> tuple[Any, float]:
+        result = self.functions[name](**arguments)
+        return await result if inspect.isawaitable(result) else result, 0.0
+
+    async def close(self) -> None:
+        pass
+
+
 class Session:
     """One episode."""
 
@@ -91,16 +129,10 @@ class Session:
         self.worlds, self.name = worlds, ""
         self.environment: Any = None
         self.columns: dict[str, Any] = {}
-        self.functions: dict[str, Callable[..., Any]] = {}
-        self.classes: dict[str, Any] = {}
-        self.servers: dict[str, Server] = {}
-        """The tools that its row selects."""
-        self.connections: dict[str, Connection] = {}
-        """To MCP servers, by their names."""
+        self.tools: dict[str, Tools] = {}
+        """Those that its row selects, by their names."""
         self.prompt: list[dict[str, Any]] = []
         """The row's, with what `reset` showed behind it, as rewards of TRL get it."""
-        self.kept = SimpleNamespace(request_id=uuid4().hex, extra_fields={}, metrics={}, tool_rewards=[], turn_scores=[])
-        """What verl's tools know of the episode, and keep there, since they are made for each call."""
         self.messages: list[dict[str, Any]] = []
         """What was said after the prompt, as TRL's completions are."""
         self.carrying_out: asyncio.Future[Any] | None = None
@@ -115,9 +147,9 @@ class Session:
         self.columns |= _pictures([_decoded(url) for url in images])
         self.prompt = self.columns.get("prompt") or [{"role": "user", "content": ""}]
         selected = self.columns.get("tool_selection") or self.worlds.selectable
-        self.functions = {name: of for name, of in self.worlds.functions.items() if name in selected}
-        self.classes = {name: of for name, of in self.worlds.classes.items() if name in selected}
-        self.servers = {name: of for name, of in self.worlds.servers.items() if name in selected}
+        for names, source in zip(self.worlds.names, self.worlds.sources, strict=True):
+            begun = source.begin(self)
+            self.tools |= {name: begun for name in names if name in selected}
         if not self.worlds.factories:
             return {"parts": []}
         if environment not in self.worlds.factories:
@@ -125,6 +157,8 @@ class Session:
             raise Refused(f"a row has environment = {environment!r}, and there are {known}: correct the column or the option")
         free = self.worlds.free[environment]
         self.environment = free.pop() if free else _made(self.worlds.factories[environment], environment)
+        methods = _methods(self.environment)
+        self.tools |= dict.fromkeys(methods, Functions(methods))
         with _seeded(seed):
             shown = self.worlds.done(_call(self.environment.reset, self.columns))
         self.whole = True
@@ -190,23 +224,16 @@ class Session:
         if self.environment is not None and self.whole:
             self.worlds.free[self.name].append(self.environment)
         self.environment = None
-        for connection in self.connections.values():
-            self.worlds.done(connection.close())
-        self.connections.clear()
+        for begun in set(self.tools.values()):
+            self.worlds.done(begun.close())
+        self.tools.clear()
 
     async def _carried_out(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        functions = {**self.functions, **({} if self.environment is None else _methods(self.environment))}
         reward, failed = 0.0, False
         try:
-            if name in functions:
-                result = functions[name](**arguments)
-                result = await result if inspect.isawaitable(result) else result
-            elif name in self.classes:
-                result, reward = await self._by_verl(name, arguments)
-            elif name in self.servers:
-                result = await self.servers[name].call(self.connections, name, arguments)
-            else:
+            if name not in self.tools:
                 raise ValueError(f"Tool {name} not found.")
+            result, reward = await self.tools[name].call(name, arguments)
             content = cut(_content(result), self.worlds.most, self.worlds.side)
             parts = _written(content)
         except Lost:
@@ -215,27 +242,6 @@ class Session:
             content, failed = str({"error": str(error)}), True
             parts = _written(content)
         return {"name": name, "content": content, "parts": parts, "failed": failed, "reward": reward}
-
-    async def _by_verl(self, name: str, arguments: dict[str, Any]) -> tuple[Any, float]:
-        """(the response, its reward) of a tool of verl, which is made for each call."""
-        tool = self.classes[name]
-        asked = (self.columns.get("tools_kwargs") or {}).get(name) or {}
-        number, _ = await tool.create(create_kwargs=asked.get("create_kwargs", {}))
-        try:
-            response, reward, _ = await tool.execute(number, arguments, agent_data=self._agent_data())
-        finally:
-            await tool.release(number)
-        return response, float(reward or 0.0)
-
-    def _agent_data(self) -> SimpleNamespace:
-        """`agent_data` of verl: what was said, and the pictures so far."""
-        parts = [part for message in self.messages if isinstance(message["content"], list) for part in message["content"]]
-        pictures = [*self.columns.get("images", []), *(part["image"] for part in parts if part["type"] == "image")]
-        self.kept.messages, self.kept.image_data = [*self.prompt, *self.messages], pictures or None
-        self.kept.assistant_turns = sum(message["role"] == "assistant" for message in self.messages)
-        self.kept.user_turns, self.kept.video_data = self.kept.assistant_turns - 1, None
-        self.kept.tools_kwargs = self.columns.get("tools_kwargs") or {}
-        return self.kept
 
 
 def _content(result: Any) -> Any:
@@ -283,6 +289,12 @@ def _written(content: Any) -> list[dict[str, Any]]:
     ]
 
 
+def _beside(name: str) -> Any:
+    """What is called `module:name` in this folder, loaded by its path, since an interpreter without mmrl has no such module."""
+    file = os.path.join(os.path.dirname(os.path.abspath(__file__)), f"{name.partition(':')[0]}.py")
+    return load(f"mmrl_interop.worlds.{name}", file)
+
+
 def _function(name: str) -> Callable[..., Any]:
     found = loaded(name)
     if inspect.isclass(found) or not hasattr(found, "__name__"):
@@ -319,42 +331,6 @@ def _schema(function: Callable[..., Any]) -> dict[str, Any]:
         raise Refused(
             f"tool {function.__name__} has no schema ({why}): give it types and a docstring in Google's form"
         ) from error
-
-
-def _verl_tools(path: str) -> dict[str, Any]:
-    """The tools of verl's file, by their names: a list `tools` with `class_name`, `config` and `tool_schema`."""
-    try:
-        import yaml
-        from verl.tools.schemas import OpenAIFunctionToolSchema
-    except ModuleNotFoundError as error:
-        raise Refused(f"{path} needs {error.name}: set the option python to an interpreter that has verl") from None
-    made = {}
-    try:
-        with open(path, encoding="utf-8") as file:
-            listed = yaml.safe_load(file)["tools"]
-        for one in listed:
-            module, _, name = one["class_name"].rpartition(".")
-            given = one.get("tool_schema")
-            tool = loaded(f"{module}:{name}")(
-                config=dict(one.get("config") or {}), tool_schema=given and OpenAIFunctionToolSchema.model_validate(given)
-            )
-            made[tool.name] = tool
-    except Refused:
-        raise
-    except Exception as error:
-        why = " ".join(str(error).split())[:200]
-        raise Refused(f"{path} gives no tools ({type(error).__name__}: {why}): correct it") from error
-    return made
-
-
-def _begun(servers: Mapping[str, Any], seconds: float) -> Any:
-    """See `begun` of `mcp_servers`, which is loaded by its path, as an interpreter without mmrl has no such module."""
-    file = os.path.join(os.path.dirname(os.path.abspath(__file__)), "mcp_servers.py")
-    return load("mmrl_interop.worlds.mcp_servers:begun", file)(servers, seconds)
-
-
-def _plain(schema: Any) -> dict[str, Any]:
-    return schema.model_dump(exclude_unset=True, exclude_none=True)
 
 
 def _call(function: Callable[..., Any], columns: Mapping[str, Any]) -> Any:
