@@ -50,7 +50,7 @@ BOUNDS = {
     "kl-cov": {"share": 0.3},
     "divergence-ppo": {"clip_low": 0.01, "clip_high": 0.01},
     "gmpo": {"clip_low": 0.1, "clip_high": 0.1},
-    "m2po": {"budget": 1e-3, "least_low": 0.0, "least_high": 0.0},
+    "m2po": {"budget": 3e-3, "least_low": 0.0, "least_high": 0.0},
     "bapo": {"lower_max": 0.7, "upper_start": 1.1},
 }
 """Such that the second pass is cut off in some places and not in all."""

@@ -18,6 +18,8 @@ from mmrl.api.tasks.tables import DataTable
 from mmrl.registry import plugins
 from mmrl.testing import check_plugin
 
+SAMPLES = Path(__file__).parents[3] / "assets" / "samples"
+
 
 def every(task):
     return [p for split in task.splits for p in task.prompts(split, 0)]
@@ -461,6 +463,7 @@ def test_the_data_tasks_pass_the_conformance_kit(files, pictures):
         "grounding/detect-data": {"path": files["coco"], **where},
         "grounding/count-data": {"path": files["coco"], "labels": "all", **where},
         "grounding/point-data": {"path": _apart(pictures), **where},
+        "grounding/region-data": {"path": str(SAMPLES / "regions.jsonl"), "shares": where["shares"]},
         "grounding/detect@vlm-r1": {"path": files["od"], **where},
         "grounding/detect@vision-r1": {"path": files["coco"], "labels": "all", **where},
         "grounding/detect@visual-rft": {"path": files["od"], **where},
