@@ -11,7 +11,8 @@ import pytest
 from PIL import Image
 
 from benchmark_clips import CLIPS, OPTIONS, SOUNDS
-from benchmark_rows import EXPRESSIONS, PICTURES, REGIONS
+from benchmark_places import EXPRESSIONS, REGIONS
+from benchmark_rows import PICTURES
 from mmrl import Case, Score, UserError
 from mmrl.api.media.decoding import cached_frames
 from mmrl.config.load import load_config
