@@ -155,6 +155,6 @@ def shorten(error: BaseException | str, most: int = 0) -> str:
     return f"{start} … {end if len(end) >= tail // 2 else text[-tail:]}"
 
 
-def is_told(number: int) -> bool:
+def warns_of_loss(number: int) -> bool:
     """Whether the loss with this number, from 1, is warned of: the first five are, then those whose number is a power of two."""
     return number <= 5 or number & (number - 1) == 0

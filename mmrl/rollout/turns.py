@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from mmrl.api.episodes import Conversation
-from mmrl.api.errors import EnvironmentFailed, UserError, is_told
+from mmrl.api.errors import EnvironmentFailed, UserError, warns_of_loss
 from mmrl.api.interfaces import Environment, Task
 from mmrl.api.sampling import Continued
 from mmrl.api.seeds import derive
@@ -162,12 +162,12 @@ class ConversationCollector:
         return [ended.get(id(r), r) for r in rollouts]
 
     def _warn_if_lost(self, task: str, why: EnvironmentFailed | str | None) -> None:
-        """Count and warn of a lost episode; see `is_told`. why: empty if it isn't lost."""
+        """Count and warn of a lost episode; see `warns_of_loss`. why: empty if it isn't lost."""
         if not why:
             return
         self._lost += 1
         self._ever += 1
-        if is_told(self._ever):
+        if warns_of_loss(self._ever):
             warnings.warn(f"task {task!r}: an episode was lost, {self._ever} so far: {why}", stacklevel=2)
 
     def _make_environment(self, prompt: Prompt, opened: contextlib.ExitStack) -> tuple[Environment, Callable[[], None]] | None:

@@ -22,7 +22,7 @@ WITHOUT = {
     "mmrl.api.endpoints.requests.open_client": CHANNEL,
     "mmrl.api.endpoints.requests.send": CHANNEL,
     "mmrl.api.episodes.plain_instruction": "guidance calls it",
-    "mmrl.api.errors.is_told": "the engine's warnings of lost episodes call it",
+    "mmrl.api.errors.warns_of_loss": "the engine's warnings of lost episodes call it",
     "mmrl.api.errors.nearest_first": "errors for unknown options call it",
     "mmrl.api.operators.prepare_torchvision": "import mmrl calls it",
     "mmrl.api.simulators.layout.asked_until": "demonstrations in chunks call it",

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from mmrl.api.errors import UserError, is_told
+from mmrl.api.errors import UserError, warns_of_loss
 from mmrl.api.interfaces import Simulator
 from mmrl.api.simulators.history import follow
 from mmrl.api.simulators.rules import EpisodeRules, step_limit
@@ -268,7 +268,7 @@ class Lane:
         self.steps += int(active_N.sum())
         ruled = self.rules(found, active_N)
         for number, env in enumerate(ruled.unstable_N.nonzero()[:, 0].tolist(), self.lost + 1):
-            if is_told(number):
+            if warns_of_loss(number):
                 why = found.observation.rows(self._ids([env])).not_finite()
                 warnings.warn(f"{self.who}: environment {env} was lost (loss number {number}): {why}", stacklevel=2)
         sound_N = active_N & ~ruled.lost_N  # a lost environment's rows mean nothing

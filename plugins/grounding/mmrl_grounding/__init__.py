@@ -12,7 +12,8 @@ VISION_R1 = "mmrl_grounding.vision_r1:"
 VISUAL_RFT = "mmrl_grounding.visual_rft:"
 VISION_REASONER = "mmrl_grounding.vision_reasoner:"
 REASON = "mmrl_grounding.reason_task:ReasonData"
-REGION = "mmrl_grounding.region_task:"
+REGION = "mmrl_grounding.region_task:RegionData"
+MASKS = "mmrl_grounding.masks:"
 
 
 @hookimpl
@@ -49,7 +50,7 @@ def _data() -> list[TaskSpec]:
         data("point-data", "PointData", {"point": 1.0, "format": 0.1}, "your own pictures with boxes: a point on one thing"),
         TaskSpec(
             id="grounding/region-data",
-            target=REGION + "RegionData",
+            target=REGION,
             verifiers={"grounding/region": 1.0, "grounding/format": 0.1},
             summary="your own pictures with masks: a point in the region that is asked for",
         ),
@@ -104,7 +105,7 @@ def _ours() -> list[VerifierSpec]:
         graded("hungarian", "hungarian", "IoUs of the best matching by label, over the larger number of boxes"),
         strict("count", "count", "the exact number of objects"),
         strict("point", "point", "the point is inside the box"),
-        VerifierSpec(id="grounding/region", target=REGION + "region", summary="the point is on the mask"),
+        VerifierSpec(id="grounding/region", target=MASKS + "region", summary="the point is on the mask"),
         graded("point-near", "point", "1 inside the box, outside less with the distance", graded=True),
         strict("format", "form", "the answer's format is the one that the task requests"),
     ]

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import base64
-import functools
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
-from PIL import Image
 
-from mmrl import Case, NoGold, Overlay, Prompt, Score, UserError, user_message
+from mmrl import NoGold, Overlay, Prompt, UserError, user_message
 from mmrl.api.media.images import load_image
 from mmrl.api.tasks.columns import check_columns
 from mmrl.api.tasks.image_sources import hash_order, hash_rank, split_of
 from mmrl.api.tasks.option_checks import check_integer, check_split, check_type, parse_split_shares
 from mmrl.api.tasks.overlays import point_overlay
 from mmrl.api.tasks.tables import LazyItems, columns_in, fill_columns, read_table, resolve_image
-from mmrl_grounding import asking, reading
+from mmrl_grounding import asking, masks, reading
 from mmrl_grounding.coordinates import format_of, in_pixels
 from mmrl_grounding.seen import true_overlays
 from mmrl_grounding.task import Grounded
@@ -76,36 +72,24 @@ class RegionData(Grounded):
         check_split(split, self.splits)
         return LazyItems(self._table, lambda row, number: self._pose(f"{split}-{number}", row), self._chosen[split])
 
-    def gold(self, prompt: Prompt) -> str:
-        size, mask = prompt.meta["size"], mask_of(prompt.answer["mask"])
-        for point in _deepest(mask):
+    def truth_as_written(self, prompt: Prompt) -> Any:
+        """A point that is still in the region as an answer writes it. Raises NoGold if none of `TRIED` is."""
+        size, mask = prompt.meta["size"], masks.read(prompt.answer["mask"])
+        for point in masks.deepest(mask, TRIED):
             at = tuple(v * side / own for v, side, own in zip(point, size, mask.shape[::-1], strict=True))
-            for whole in (tuple(map(int, at)), at):
-                written = self.as_written(whole, size)
-                said = asking.answer(self.style, "point", written, self.answer_format)
-                said = said if self.style != "tags" else asking.thought(prompt.meta["thought"], said)
-                if region(self._case(prompt, said)).value == 1.0:
-                    return said
+            for one in (tuple(map(int, at)), at):  # whole pixels, if one will do
+                written = self.as_written(one, size)
+                if masks.holds(mask, in_pixels(written, self.case(prompt, "")), size):
+                    return written
         raise NoGold("no point of the mask is still in it as an answer writes it")
 
     def overlays(self, prompt: Prompt, completion: str) -> list[Overlay]:
         """The box around the region, and the point in a completion."""
-        case = self._case(prompt, completion)
+        case = self.case(prompt, completion)
         text, _ = reading.said(case)
         at = None if text is None else reading.point(text, format_of(case).y_first)
-        said = [] if at is None else [point_overlay(in_pixels(at, case), prompt.meta["size"], "said", region(case).detail)]
+        said = [] if at is None else [point_overlay(in_pixels(at, case), prompt.meta["size"], "said", masks.region(case).detail)]
         return [*true_overlays(case), *said]
-
-    def _case(self, prompt: Prompt, completion: str) -> Case:
-        size = prompt.meta["size"]
-        return Case(
-            completion=completion,
-            answer=prompt.answer,
-            meta=prompt.meta,
-            image_sizes=(size,),
-            model_sizes=(self.image_processing.model_size(size),),
-            coordinate_format=self.image_processing.coordinate_format,
-        )
 
     def _pose(self, id: str, row: Mapping[str, Any]) -> Prompt:
         picture = resolve_image(self.path, row[self.image_column], self.images)
@@ -127,48 +111,8 @@ class RegionData(Grounded):
         corners = (columns[0], rows[0], columns[-1] + 1, rows[-1] + 1)
         box = [float(v * size[i % 2] / (wide, high)[i % 2]) for i, v in enumerate(corners)]
         meta = self.meta("point", size, [box], expression=text, thought="I look for a place in it.")
-        return Prompt(
-            id=id, messages=[user_message(self.asked(text, "point", size), picture)], answer={"mask": _written(mask)}, meta=meta
-        )
-
-
-def region(case: Case) -> Score:
-    """1 when the one point that is answered is on a pixel of the mask: what Where2Place (Yuan et al. 2024, RoboPoint) and
-    RefSpatial-Bench report, if an answer is one point.
-
-    Known exploits: none of the point alone; where regions are large, the middle of the picture is often in one.
-    """
-    text, why = reading.said(case)
-    at = None if text is None else reading.point(text, format_of(case).y_first)
-    if at is None:
-        return Score(0.0, detail=why or "no point, or more than one")
-    mask = mask_of(case.answer["mask"])
-    high, wide = mask.shape
-    width, height = case.image_sizes[0] if case.image_sizes else (wide, high)
-    x, y = (np.floor(v * own / side) for v, own, side in zip(in_pixels(at, case), (wide, high), (width, height), strict=True))
-    if not (0 <= x < wide and 0 <= y < high):
-        return Score(0.0, detail="beyond the picture")
-    return Score(float(mask[int(y), int(x)]), detail="inside" if mask[int(y), int(x)] else "outside")
-
-
-@functools.lru_cache(64)
-def mask_of(written: str) -> np.ndarray:
-    """bool [H, W]. written: a PNG in base64."""
-    return np.asarray(Image.open(io.BytesIO(base64.b64decode(written))).convert("L")) > 127
-
-
-def _written(mask: np.ndarray) -> str:
-    Image.fromarray(mask).save(file := io.BytesIO(), "PNG", optimize=True)
-    return base64.b64encode(file.getvalue()).decode()
-
-
-def _deepest(mask: np.ndarray) -> list[tuple[float, float]]:
-    """Middles (x, y) of pixels of a mask, those that are the farthest from its edge first."""
-    from scipy.ndimage import distance_transform_edt
-
-    depths = distance_transform_edt(np.pad(mask, 1))[1:-1, 1:-1]
-    first = np.argsort(-depths, axis=None, kind="stable")[:TRIED]
-    return [(x + 0.5, y + 0.5) for y, x in zip(*np.unravel_index(first, mask.shape), strict=True) if mask[y, x]]
+        asked, answer = self.asked(text, "point", size), {"mask": masks.written(mask)}
+        return Prompt(id=id, messages=[user_message(asked, picture)], answer=answer, meta=meta)
 
 
 def _key(picture: Any, number: int) -> str:

@@ -63,8 +63,13 @@ class Grounded(Task):
 
     def overlays(self, prompt: Prompt, completion: str) -> list[Overlay]:
         """The true boxes, and the boxes or the point in a completion."""
+        case = self.case(prompt, completion)
+        return [*seen.true_overlays(case), *seen.said_overlays(case)]
+
+    def case(self, prompt: Prompt, completion: str) -> Case:
+        """A completion of a prompt as verifiers get it."""
         size = prompt.meta["size"]
-        case = Case(
+        return Case(
             completion=completion,
             answer=prompt.answer,
             meta=prompt.meta,
@@ -72,7 +77,6 @@ class Grounded(Task):
             model_sizes=(self.image_processing.model_size(size),),
             coordinate_format=self.image_processing.coordinate_format,
         )
-        return [*seen.true_overlays(case), *seen.said_overlays(case)]
 
     def asked(self, text: str, asks: str, size: tuple[int, int]) -> str:
         """A question with instructions for the answer."""

@@ -5,7 +5,8 @@ import json
 
 import numpy as np
 import pytest
-from mmrl_grounding.region_task import RegionData, mask_of, region
+from mmrl_grounding import masks
+from mmrl_grounding.region_task import RegionData
 from PIL import Image
 
 from mmrl import Case, CoordinateFormat, NoGold, UserError
@@ -49,13 +50,13 @@ def rows(tmp_path):
 
 def said(prompt, text, **more):
     case = {"answer": prompt.answer, "meta": prompt.meta, "image_sizes": (prompt.meta["size"],), **more}
-    return region(Case(completion=text, **case))
+    return masks.region(Case(completion=text, **case))
 
 
 @pytest.mark.parametrize(("size", "points", "inside"), PUBLISHED)
 def test_points_are_right_as_published(rows, size, points, inside):
     (prompt,) = rows(size=size, frame="thousandths").prompts("test", 0)
-    assert (mask_of(prompt.answer["mask"]) == ellipse(*size)).all()
+    assert (masks.read(prompt.answer["mask"]) == ellipse(*size)).all()
     assert [n for n, point in enumerate(points) if said(prompt, str(point)).value] == inside
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from mmrl_interop.mcp_option import checked_servers
 from mmrl_interop.tools_task import ToolsTask
+from mmrl_interop.worlds import mcp_servers
 
 from mmrl import EnvironmentFailed, UserError
 
@@ -225,6 +226,23 @@ def test_a_shared_server_that_died_is_started_again(task, episodes, folder):
     with pytest.raises(EnvironmentFailed):
         one.step(call("misbehave", how="die"))
     assert said(other.step(call("add", thing="tea"))) == "tea"
+
+
+@pytest.mark.parametrize(
+    ("result", "content"),
+    [
+        ({"content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], "structuredContent": {"a": 1}}, "a\nb"),
+        ({"content": [], "structuredContent": {"price": 3}}, '{"price": 3}'),
+        ({"content": []}, ""),
+        ({"content": [{"type": "audio", "data": "", "mimeType": "audio/wav"}]}, "[audio audio/wav]"),
+        ({"content": [{"type": "resource", "resource": {"uri": "file:///a.txt", "text": "held"}}]}, "held"),
+        ({"content": [{"type": "resource", "resource": {"uri": "file:///a.bin", "blob": ""}}]}, "[resource file:///a.bin]"),
+        ({"content": [{"type": "resource_link", "uri": "file:///b.txt", "name": "b"}]}, "[resource_link file:///b.txt]"),
+    ],
+    ids=["texts", "structured", "nothing", "a sound", "a text file", "a binary file", "a link"],
+)
+def test_what_results_are_told_as(result, content):
+    assert mcp_servers._content(result) == content
 
 
 @pytest.mark.slow

@@ -284,7 +284,7 @@ class Table(Task):
         if row.get("accu_reward_method"):
             meta["accu_reward_method"] = str(row["accu_reward_method"])
         if self.rephrased_column or self.style == DESCRIBED:
-            meta["question"] = question.replace("<image>", "").strip()
+            meta["question"] = question.replace(PLACE, "").strip()
         if self.rephrased_column:
             meta["rephrased"] = other_question(row, self.rephrased_column)
         if self.difficulty_column:

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mmrl.api.errors import is_told
+from mmrl.api.errors import warns_of_loss
 from mmrl.api.simulators.checks import check_states, check_variant, checked_actions, checked_ids, checked_seeds
 from mmrl.api.simulators.processes import EnvironmentProcesses
 from mmrl.api.simulators.types import ActionSpec, Observation, Transition
@@ -143,7 +143,7 @@ class ProcessSimulator:
     def _warn(self, lost: Mapping[int, str], before: int) -> None:
         """Warn of environments that were just lost, less often the more there are. before: number of earlier losses."""
         for number, (env, why) in enumerate(lost.items(), before + 1):
-            if is_told(number):
+            if warns_of_loss(number):
                 warnings.warn(f"{self.workers.what}: environment {env} was lost (loss number {number}): {why}", stacklevel=3)
 
     def _ids(self, env_ids_n: torch.Tensor | None) -> list[int]:

@@ -53,7 +53,7 @@ class Server:
         self.tools = {name: _schema(tool) for name, tool in there.items() if self.wanted is None or name in self.wanted}
         self._spare = connection
 
-    async def connection(self, own: dict[str, Connection]) -> Connection:
+    def connection(self, own: dict[str, Connection]) -> Connection:
         """The connection of an episode. own: those that it has, by their servers' names."""
         if self.shared:
             if self._spare is None:
@@ -66,10 +66,11 @@ class Server:
     async def call(self, own: dict[str, Connection], tool: str, arguments: Mapping[str, Any]) -> Any:
         """What a tool gives, as the content of a message. Raises ValueError with the tool's own words for its error,
         TimeoutError, and Lost for a server that is gone."""
-        connection = await self.connection(own)
+        connection = self.connection(own)
         try:
             await asyncio.wait_for(connection.opened(), self.seconds)
         except Exception as error:
+            await self._give_up(connection)
             raise Lost(f"mcp server {self.name!r} can't be reached for {tool}: {_told(error)}") from error
         try:
             result = await asyncio.wait_for(connection.called(tool, arguments), self.seconds)
@@ -77,14 +78,19 @@ class Server:
             raise TimeoutError(f"{tool} took longer than {self.seconds:g} s") from None
         except Exception as error:
             if not await connection.answers(self.seconds):
-                if connection is self._spare:
-                    self._spare = None
+                await self._give_up(connection)
                 raise Lost(f"mcp server {self.name!r} was lost in {tool}: {_told(error)}") from error
             raise
         content = _content(result)
         if result.get("isError"):
             raise ValueError(_text(content) or f"{tool} failed")
         return content
+
+    async def _give_up(self, connection: Connection) -> None:
+        """The next episode gets another."""
+        if connection is self._spare:
+            self._spare = None
+        await connection.close()
 
 
 class Connection:
