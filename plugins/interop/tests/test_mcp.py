@@ -165,7 +165,7 @@ def test_a_server_that_does_not_begin_costs_its_episode(task, episodes, folder):
         "import pathlib, sys, time\nbegun = pathlib.Path(sys.argv[1])\nif begun.exists():\n    time.sleep(60)\nbegun.touch()\n"
         "sys.argv = sys.argv[:1]\n" + SERVER
     )
-    made = task(timeout_s=4.0, command=sys.executable, args=[str(folder / "late.py"), str(folder / "begun")])
+    made = task(timeout_s=6.0, command=sys.executable, args=[str(folder / "late.py"), str(folder / "begun")])
     assert said(episodes(made).step(call("add", thing="bread"))) == "bread"
     with pytest.raises(EnvironmentFailed, match="mcp server 'shop' can't be reached for add: TimeoutError"):
         episodes(made).step(call("add", thing="bread"))

@@ -70,7 +70,7 @@ class Server:
         try:
             await asyncio.wait_for(connection.opened(), self.seconds)
         except Exception as error:
-            await self._give_up(connection)
+            self._give_up(connection)
             raise Lost(f"mcp server {self.name!r} can't be reached for {tool}: {_told(error)}") from error
         try:
             result = await asyncio.wait_for(connection.called(tool, arguments), self.seconds)
@@ -78,7 +78,7 @@ class Server:
             raise TimeoutError(f"{tool} took longer than {self.seconds:g} s") from None
         except Exception as error:
             if not await connection.answers(self.seconds):
-                await self._give_up(connection)
+                self._give_up(connection)
                 raise Lost(f"mcp server {self.name!r} was lost in {tool}: {_told(error)}") from error
             raise
         content = _content(result)
@@ -86,11 +86,11 @@ class Server:
             raise ValueError(_text(content) or f"{tool} failed")
         return content
 
-    async def _give_up(self, connection: Connection) -> None:
+    def _give_up(self, connection: Connection) -> None:
         """The next episode gets another."""
         if connection is self._spare:
             self._spare = None
-        await connection.close()
+        connection.end()
 
 
 class Connection:
@@ -133,8 +133,14 @@ class Connection:
             return False
         return True
 
-    async def close(self) -> None:
+    def end(self) -> None:
+        """Have it closed, as soon as the loop runs on; nobody waits."""
         self._closing.set()
+        if not self._opened.done():
+            self._task.cancel()
+
+    async def close(self) -> None:
+        self.end()
         _, late = await asyncio.wait([self._task], timeout=CLOSE_S)
         for task in late:
             task.cancel()
